@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/vm_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { FIRST_FD = 3, SAFE_FD = 64, FDS_MAX = 8 };
+
+static int pid_fd_open(pid_t pid)
+{
+    long fd = syscall(SYS_pidfd_open, pid, 0);
+    return fd < 0 ? -errno : (int)fd;
+}
+
+static int add_file_actions(
+        posix_spawn_file_actions_t *actions, const struct vm_process_spawn *spawn, const int *fds)
+{
+    int error = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
+    if (error == 0)
+        error = posix_spawn_file_actions_addopen(
+                actions, 1, spawn->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    if (error == 0)
+        error = posix_spawn_file_actions_adddup2(actions, 1, 2);
+    for (unsigned i = 0; i < spawn->fd_count && error == 0; i++)
+        error = posix_spawn_file_actions_adddup2(actions, fds[i], FIRST_FD + (int)i);
+    if (error == 0)
+        error = posix_spawn_file_actions_addclosefrom_np(actions, FIRST_FD + (int)spawn->fd_count);
+    if (error == 0 && spawn->working_dir != NULL)
+        error = posix_spawn_file_actions_addchdir_np(actions, spawn->working_dir);
+    return error;
+}
+
+static int set_attributes(posix_spawnattr_t *attributes)
+{
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    int error = posix_spawnattr_setflags(
+            attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    if (error == 0)
+        error = posix_spawnattr_setsigmask(attributes, &none);
+    if (error == 0)
+        error = posix_spawnattr_setsigdefault(attributes, &all);
+    return error;
+}
+
+static int spawn_with(const struct vm_process_spawn *spawn, const int *fds, pid_t *ret_pid)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    int error = add_file_actions(&actions, spawn, fds);
+    if (error == 0)
+        error = set_attributes(&attributes);
+    if (error == 0)
+        error = posix_spawnp(
+                ret_pid, spawn->argv[0], &actions, &attributes, spawn->argv, (char *const *)spawn->env);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return -error;
+}
+
+int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_identity *ret_identity,
+        int *ret_pid_fd, struct error *err)
+{
+    int fds[FDS_MAX] = {0};
+    unsigned copied = 0;
+    int result = spawn->fd_count > FDS_MAX ? -EINVAL : 0;
+    // Copies far away from 3, 4, ..., so that one dup2 does not overwrite the source of the next.
+    for (; result == 0 && copied < spawn->fd_count; copied++) {
+        fds[copied] = fcntl(spawn->fds[copied], F_DUPFD_CLOEXEC, SAFE_FD);
+        if (fds[copied] < 0) {
+            result = -errno;
+            break;
+        }
+    }
+    pid_t pid = 0;
+    if (result == 0)
+        result = spawn_with(spawn, fds, &pid);
+    for (unsigned i = 0; i < copied; i++)
+        close(fds[i]);
+    if (result < 0)
+        return error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result));
+
+    // Not yet waited for, so the pid cannot mean anybody else.
+    int pid_fd = pid_fd_open(pid);
+    struct vm_process_identity identity = {.pid = pid};
+    result = pid_fd < 0 ? pid_fd : 0;
+    if (result == 0)
+        vm_process_identify(pid, &identity); // fails only when it is dead already, which the pidfd will tell
+    if (result < 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        return error_set(err, result, "cannot watch the process %s: %s", spawn->argv[0], strerror(-result));
+    }
+    *ret_identity = identity;
+    *ret_pid_fd = pid_fd;
+    return 0;
+}
+
+// Reads a whole small /proc file; the result ends with a zero. Returns its size or -errno.
+static ssize_t read_proc(pid_t pid, const char *name, char *buffer, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    size_t used = 0;
+    ssize_t got;
+    while (used < size - 1 && (got = read(fd, buffer + used, size - 1 - used)) > 0)
+        used += (size_t)got;
+    close(fd);
+    buffer[used] = 0;
+    return (ssize_t)used;
+}
+
+int vm_process_identify(pid_t pid, struct vm_process_identity *ret_identity)
+{
+    char text[2048], path[64];
+    if (read_proc(pid, "stat", text, sizeof text) <= 0)
+        return -ESRCH;
+    // The name in field 2 may hold anything; the fields after it start behind the last parenthesis.
+    char *at = strrchr(text, ')');
+    unsigned long long start = 0;
+    char state = 0;
+    if (at == NULL ||
+            sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                    &state, &start) != 2)
+        return -ESRCH;
+    struct stat exe;
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    if (state == 'Z' || state == 'X' || stat(path, &exe) != 0)
+        return -ESRCH;
+    *ret_identity = (struct vm_process_identity){
+            .pid = pid, .start_time_ticks = start, .exe_device = exe.st_dev, .exe_inode = exe.st_ino};
+    return 0;
+}
+
+int vm_process_open(const struct vm_process_identity *identity, int *ret_pid_fd)
+{
+    int pid_fd = pid_fd_open(identity->pid);
+    if (pid_fd < 0)
+        return pid_fd;
+    struct vm_process_identity now;
+    int result = vm_process_identify(identity->pid, &now);
+    if (result == 0 &&
+            (now.start_time_ticks != identity->start_time_ticks || now.exe_device != identity->exe_device ||
+                    now.exe_inode != identity->exe_inode))
+        result = -ESRCH;
+    if (result < 0) {
+        close(pid_fd);
+        return result;
+    }
+    *ret_pid_fd = pid_fd;
+    return 0;
+}
+
+bool vm_process_has_tag(pid_t pid, const char *tag, char *ret_id, size_t id_size)
+{
+    char text[16 << 10];
+    ssize_t size = read_proc(pid, "cmdline", text, sizeof text);
+    size_t tag_size = strlen(tag);
+    const char *end = text + (size > 0 ? size : 0);
+    for (const char *word = text; word < end; word += strlen(word) + 1) {
+        if (strcmp(word, "-name") != 0 || word + 6 >= end)
+            continue;
+        const char *name = word + 6;
+        if (strncmp(name, tag, tag_size) != 0 || name[tag_size] != '/')
+            return false;
+        if (ret_id != NULL)
+            snprintf(ret_id, id_size, "%s", name + tag_size + 1);
+        return true;
+    }
+    return false;
+}
+
+int vm_process_wait(int pid_fd, unsigned timeout_ms)
+{
+    struct pollfd poll_fd = {.fd = pid_fd, .events = POLLIN};
+    int got = poll(&poll_fd, 1, (int)timeout_ms);
+    if (got == 0)
+        return -ETIMEDOUT;
+    if (got < 0)
+        return errno == EINTR ? -ETIMEDOUT : -errno;
+    siginfo_t info;
+    waitid(P_PIDFD, (id_t)pid_fd, &info, WEXITED | WNOHANG); // ECHILD: another daemon's child, reaped by init
+    return 0;
+}
+
+int vm_process_kill(int pid_fd, unsigned timeout_ms)
+{
+    if (syscall(SYS_pidfd_send_signal, pid_fd, SIGKILL, NULL, 0) != 0 && errno != ESRCH)
+        return -errno;
+    return vm_process_wait(pid_fd, timeout_ms);
+}
+
+void vm_process_last_words(const char *log_path, char *buffer, size_t size)
+{
+    buffer[0] = 0;
+    int fd = open(log_path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    struct stat stat;
+    off_t start = fstat(fd, &stat) == 0 && stat.st_size >= (off_t)size ? stat.st_size - (off_t)size + 1 : 0;
+    ssize_t got = pread(fd, buffer, size - 1, start);
+    close(fd);
+    size_t used = got > 0 ? (size_t)got : 0;
+    while (used > 0 && strchr(" \r\n\t", buffer[used - 1]) != NULL)
+        used--;
+    buffer[used] = 0;
+    for (size_t i = 0; i < used; i++) {
+        if ((unsigned char)buffer[i] < ' ')
+            buffer[i] = buffer[i] == '\n' ? ';' : ' ';
+    }
+}
