@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON for the whole of vmglue and tools: the one place that includes jansson, and checked access to the
-// fields of a request's object. Every failure names the field and says what was expected.
+// Checked access to the fields of a JSON object that somebody else wrote. Every failure names the field and
+// says what was expected.
 //
 // Threads: none kept. Ownership as in jansson: json_t is counted, *_set_new steals, strings returned belong
 // to the object.
@@ -8,7 +8,7 @@
 
 #include "blockstore/error.h"
 
-#include <jansson.h>
+#include "vmglue/json.h"
 #include <stdbool.h>
 #include <stdint.h>
 

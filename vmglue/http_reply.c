@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a handler answers. The first call decides; later ones that would start a second answer are ignored, so
+// that an error after a begun stream breaks the stream off instead of being sent as if it were data.
+#include "vmglue/http_internal.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Publishes the answer's head. false: there is one already.
+static bool begin(struct http_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    bool first = !request->begun;
+    request->begun = true;
+    pthread_cond_broadcast(&request->changed);
+    pthread_mutex_unlock(&request->lock);
+    return first;
+}
+
+static bool is_begun(struct http_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    bool begun = request->begun;
+    pthread_mutex_unlock(&request->lock);
+    return begun;
+}
+
+void http_reply_whole(
+        struct http_request *request, int status, const char *content_type, char *text, size_t size)
+{
+    if (is_begun(request)) {
+        free(text);
+        http_reply_abort(request);
+        return;
+    }
+    request->status = status;
+    request->whole = true;
+    request->reply = text;
+    request->reply_size = size;
+    snprintf(request->content_type, sizeof request->content_type, "%s", content_type);
+    begin(request);
+}
+
+void http_reply_json(struct http_request *request, int status, json_t *body)
+{
+    char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    if (text == NULL) {
+        http_reply_error(request, 500, "internal.memory", "no memory for the answer");
+        return;
+    }
+    http_reply_whole(request, status, "application/json", text, strlen(text));
+}
+
+void http_reply_empty(struct http_request *request, int status)
+{
+    http_reply_whole(request, status, "", NULL, 0);
+}
+
+static void reply_error(
+        struct http_request *request, int status, const char *code, bool retryable, const char *message)
+{
+    json_t *text = json_string(message);
+    if (text == NULL) // a message with bytes that are no text
+        text = json_string("the error's text holds bytes that are not UTF-8; see the daemon's log");
+    json_t *error = json_pack("{s:s, s:o, s:s, s:{s:b}}", "code", code, "message", text, "request_id",
+            request->id, "details", "retryable", (int)retryable);
+    if (retryable)
+        json_object_set_new(error, "retry_after_secs", json_integer(1));
+    json_t *body = json_pack("{s:o}", "error", error);
+    char *dump = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    http_reply_whole(request, status, "application/json", dump, dump == NULL ? 0 : strlen(dump));
+}
+
+void http_reply_error(struct http_request *request, int status, const char *code, const char *format, ...)
+{
+    char message[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    reply_error(request, status, code, status == 503, message);
+}
+
+void http_reply_failure(struct http_request *request, const char *kind, const struct error *err)
+{
+    char code[64];
+    bool retryable;
+    int status = http_route_status(kind, err->code, code, sizeof code, &retryable);
+    reply_error(request, status, code, retryable, err->text);
+}
+
+void http_reply_begin(struct http_request *request, int status, const char *content_type, int64_t size)
+{
+    if (is_begun(request))
+        return;
+    request->status = status;
+    request->stream_size = size;
+    snprintf(request->content_type, sizeof request->content_type, "%s", content_type);
+    begin(request);
+}
+
+int http_reply_write(struct http_request *request, const void *bytes, size_t size)
+{
+    return http_pipe_write(request->out, bytes, size);
+}
+
+void http_reply_abort(struct http_request *request)
+{
+    if (request->out != NULL)
+        http_pipe_break(request->out);
+}
+
+int http_reply_event(struct http_request *request, const char *event, json_t *data)
+{
+    if (!is_begun(request)) {
+        request->events = true;
+        http_reply_begin(request, 200, "text/event-stream", -1);
+    }
+    char *text = json_dumps(data, JSON_COMPACT); // compact: no line breaks, so one data line
+    json_decref(data);
+    if (text == NULL)
+        return -ENOMEM;
+    char *block = NULL;
+    int size = asprintf(&block, "event: %s\ndata: %s\n\n", event, text);
+    free(text);
+    if (size < 0)
+        return -ENOMEM;
+    int result = http_reply_write(request, block, (size_t)size);
+    free(block);
+    return result;
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a handler may ask of its request.
+#include "vmglue/http_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *http_request_id(struct http_request *request)
+{
+    return request->id;
+}
+
+const char *http_request_param(struct http_request *request, const char *name)
+{
+    for (unsigned i = 0; i < HTTP_PARAMS_MAX; i++) {
+        const struct http_param *param = &request->params[i];
+        if (param->name != NULL && strlen(name) == param->name_size &&
+                memcmp(name, param->name, param->name_size) == 0)
+            return param->value;
+    }
+    return "";
+}
+
+const char *http_request_query(struct http_request *request, const char *name)
+{
+    for (unsigned i = 0; i < request->query_count; i++)
+        if (strcmp(request->queries[i].name, name) == 0)
+            return request->queries[i].value;
+    return NULL;
+}
+
+int http_request_check_query(struct http_request *request, const char *const *known, struct error *err)
+{
+    for (unsigned i = 0; i < request->query_count; i++) {
+        size_t k = 0;
+        while (known[k] != NULL && strcmp(known[k], request->queries[i].name) != 0)
+            k++;
+        if (known[k] == NULL)
+            return error_set(err, -EINVAL, "unknown query parameter \"%.60s\"; %s is called with %s%s",
+                    request->queries[i].name, request->path, known[0] == NULL ? "none" : known[0],
+                    known[0] != NULL && known[1] != NULL ? " and others, see API.md" : "");
+    }
+    return 0;
+}
+
+ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity)
+{
+    return http_pipe_read(request->in, buffer, capacity, 0);
+}
+
+// Brings the rest of a streamed body into memory, within the limit for JSON.
+static int collect_body(struct http_request *request, struct error *err)
+{
+    for (;;) {
+        if (request->body_size == request->body_capacity) {
+            size_t capacity = request->body_capacity == 0 ? 16384 : request->body_capacity * 2;
+            char *body = realloc(request->body, capacity);
+            if (body == NULL)
+                return error_set(err, -ENOMEM, "no memory for the request's body");
+            request->body = body;
+            request->body_capacity = capacity;
+        }
+        ssize_t got = http_request_read(
+                request, request->body + request->body_size, request->body_capacity - request->body_size);
+        if (got <= 0)
+            return got == 0 ? 0 : error_set(err, (int)got, "the client broke off in its request");
+        request->body_size += (size_t)got;
+        if (request->body_size > HTTP_JSON_MAX)
+            return error_set(err, -EFBIG, "the request's body is larger than %d bytes", HTTP_JSON_MAX);
+    }
+}
+
+int http_request_json(struct http_request *request, json_t **ret_body, struct error *err)
+{
+    if (request->json == NULL) {
+        int r = request->threaded ? collect_body(request, err) : 0;
+        if (r < 0)
+            return r;
+        size_t blank = 0;
+        while (blank < request->body_size && strchr(" \t\r\n", request->body[blank]) != NULL)
+            blank++;
+        json_error_t where;
+        request->json = blank == request->body_size ? json_object()
+                                                    : json_loadb(request->body, request->body_size,
+                                                              JSON_REJECT_DUPLICATES, &where);
+        if (request->json == NULL)
+            return error_set(err, -EINVAL, "the request's body is not valid JSON: %s (line %d, column %d)",
+                    where.text, where.line, where.column);
+    }
+    if (!json_is_object(request->json))
+        return error_set(err, -EINVAL, "the request's body must be a JSON object");
+    *ret_body = request->json;
+    return 0;
+}
+
+bool http_request_is_gone(struct http_request *request)
+{
+    if (request->out != NULL && http_pipe_is_broken(request->out))
+        return true;
+    struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLRDHUP};
+    return poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}

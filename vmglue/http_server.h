@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// HTTP/1.1 on a listening socket (libmicrohttpd, included by http_server.c alone): a table of routes with
+// path parameters, JSON bodies, bodies and answers streamed in both directions, and server-sent events.
+//
+// Threads: a thread per connection; a handler may block for as long as it likes and holds up only its own
+// connection. Handlers of routes with HTTP_STREAM run on a thread of their own, beside the one that moves the
+// bytes. Errors have one shape: {"error":{"code","message","request_id","details":{"retryable"}}}; a message
+// says what is wrong and what to do. Every answer carries X-Request-Id. Ownership: strings and the JSON body
+// belong to the request and end with it.
+#pragma once
+
+#include "blockstore/error.h"
+#include "vmglue/http_route.h"
+#include "vmglue/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct http_server;
+struct http_request;
+
+enum { HTTP_JSON_MAX = 32 << 20 };
+
+struct http_server_config {
+    int listen_fd;                          // stays the caller's
+    const struct http_route *const *tables; // NULL-terminated list of tables
+    void *context;                          // http_request_context
+    // After each answer, for a log. May be NULL.
+    void (*on_request)(void *context, const char *request_id, const char *method, const char *path,
+            int status, uint64_t duration_ns);
+};
+
+int http_server_start(
+        const struct http_server_config *config, struct http_server **ret_server, struct error *err);
+// Stops accepting and breaks every stream; requests in flight go on until their handlers return.
+void http_server_quiesce(struct http_server *server);
+// Waits for the handlers. Accepts NULL.
+struct http_server *http_server_stop(struct http_server *server);
+
+// ---- What came in ----
+void *http_request_context(struct http_request *request);
+const char *http_request_id(struct http_request *request);
+const char *http_request_param(
+        struct http_request *request, const char *name); // never NULL for names in the pattern
+const char *http_request_query(struct http_request *request, const char *name);  // NULL = not given
+const char *http_request_header(struct http_request *request, const char *name); // NULL = not given
+// -EINVAL with *err naming the first query parameter that is not in the NULL-terminated list.
+int http_request_check_query(struct http_request *request, const char *const *known, struct error *err);
+// The body as an object ({} when empty). -EINVAL with *err when it is no JSON; the value belongs to the
+// request.
+int http_request_json(struct http_request *request, json_t **ret_body, struct error *err);
+// HTTP_STREAM: bytes, 0 at the end, -EPIPE when the client broke off (then nothing that came may be kept).
+ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity);
+// The client has closed its side or the server is stopping.
+bool http_request_is_gone(struct http_request *request);
+
+// ---- What goes out; one of these per request ----
+void http_reply_json(struct http_request *request, int status, json_t *body); // steals body
+void http_reply_empty(struct http_request *request, int status);
+__attribute__((format(printf, 4, 5))) void http_reply_error(
+        struct http_request *request, int status, const char *code, const char *format, ...);
+// From a struct error: `kind` ("sandbox", "volume", ...) makes the code; the status follows the errno.
+void http_reply_failure(struct http_request *request, const char *kind, const struct error *err);
+// HTTP_STREAM: begins an answer; size -1 = unknown (chunked). Then http_reply_write until the handler
+// returns.
+void http_reply_begin(struct http_request *request, int status, const char *content_type, int64_t size);
+int http_reply_write(
+        struct http_request *request, const void *bytes, size_t size); // -EPIPE: the client is gone
+// After http_reply_begin: the answer cannot be completed; the connection is broken off so that the client
+// notices.
+void http_reply_abort(struct http_request *request);
+// One server-sent event; begins the answer (200, text/event-stream) when there is none yet. Steals data.
+// Silence is filled with comment lines, so that a client that left is noticed.
+int http_reply_event(struct http_request *request, const char *event, json_t *data);
