@@ -295,6 +295,7 @@ int disks_pin(struct disks *disks, const char *name, struct disks_pin *ret_pin, 
         if (r < 0)
             return r;
     }
+    pin.id = base;
     r = base_open(disks->store, base, &pin.base);
     if (r < 0) {
         disks_unpin(disks, &pin);

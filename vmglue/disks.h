@@ -47,6 +47,7 @@ int disks_delete_snapshot(struct disks *disks, const char *name, struct error *e
 // volume frozen for the purpose (its doc is called back at the next start when the process dies).
 struct disks_pin {
     struct base *base;
+    struct base_id id;
     struct doc_id doc; // 0 = none of ours
     struct disks_ref ref;
 };

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the routes of the HTTP API work on: one of these per daemon, made by tools/rametd, the context of every request.
+//
+// Threads: set up before the HTTP server starts, torn down after it has stopped; the parts have locks of their own.
+#pragma once
+
+#include "vmglue/disks.h"
+#include "vmglue/http_server.h"
+#include "vmglue/import_export.h"
+#include "vmglue/names.h"
+#include "vmglue/snapshot_state.h"
+
+struct sandboxes;
+struct mem_fuse;
+
+struct service {
+    struct store *store;
+    const char *run_dir;
+    struct names names;
+    struct disks disks;
+    struct import_export *transfers;
+    struct snapshot_state *snapshots;
+    struct sandboxes *sandboxes;
+    struct mem_fuse *fuse;
+};
+
+// The tables, one per file routes_*.c.
+extern const struct http_route routes_store[], routes_volumes[], routes_snapshots[], routes_transfers[];
+extern const struct http_route routes_sandboxes[], routes_exec[], routes_files[];
+// All of them, NULL-terminated.
+extern const struct http_route *const routes_all[];
+
+static inline struct service *service_of(struct http_request *request)
+{
+    return http_request_context(request);
+}
