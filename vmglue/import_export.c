@@ -33,8 +33,8 @@ struct import_session {
     struct doc_id doc;
     uint64_t size_bytes;
     struct window window;
-    bool committing, done;           // protected by all->lock
-    struct import_session *next;     // protected by all->lock
+    bool committing, done;       // protected by all->lock
+    struct import_session *next; // protected by all->lock
 };
 
 struct export_session {
@@ -52,8 +52,8 @@ struct import_export {
     struct import_session *imports;
 };
 
-int import_export_start(struct store *store, struct disks *disks, const char *run_dir, struct import_export **ret_all,
-        struct error *err)
+int import_export_start(struct store *store, struct disks *disks, const char *run_dir,
+        struct import_export **ret_all, struct error *err)
 {
     struct import_export *all = calloc(1, sizeof *all);
     if (all == NULL)
@@ -94,7 +94,7 @@ static void random_id(const char *prefix, char *ret_id)
 {
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-        abort();    // the kernel gives these once it has booted
+        abort(); // the kernel gives these once it has booted
     snprintf(ret_id, ID_SIZE, "%s%016" PRIx64, prefix, random);
 }
 
@@ -104,8 +104,11 @@ static int window_open(struct import_export *all, const char *id, struct window 
     int r = unix_socket_listen(window->path, SOCK_STREAM | SOCK_NONBLOCK, 0600, &window->listen_fd, err);
     if (r < 0)
         return r;
-    struct nbd_server_config config = {.store = all->store, .loop = store_loop(all->store, 0),
-            .listen_fd = window->listen_fd, .resolve = resolve_window, .context = window};
+    struct nbd_server_config config = {.store = all->store,
+            .loop = store_loop(all->store, 0),
+            .listen_fd = window->listen_fd,
+            .resolve = resolve_window,
+            .context = window};
     r = nbd_server_start(&config, &window->server, err);
     if (r < 0) {
         close(window->listen_fd);
@@ -127,7 +130,7 @@ static void window_close(struct window *window)
 static int volume_begin(struct import_export *all, uint64_t size_bytes, struct volume_id *ret_volume,
         struct doc_id *ret_doc, struct error *err)
 {
-    char body[] = "{\"passing\":true}";    // what disks_clean_up looks for
+    char body[] = "{\"passing\":true}"; // what disks_clean_up looks for
     struct doc doc = {.kind = DOC_OTHER, .body = body, .body_bytes = sizeof body - 1, .volume_count = 1};
     struct txn *txn = txn_begin(all->store);
     struct volume_id volume = txn_volume_create(txn, "", VOLUME_DISK, size_bytes, (struct base_id){0});
@@ -141,8 +144,8 @@ static int volume_begin(struct import_export *all, uint64_t size_bytes, struct v
     return r;
 }
 
-static int volume_name(struct import_export *all, struct volume_id volume, struct doc_id doc, const char *name,
-        uint64_t size_bytes, struct error *err)
+static int volume_name(struct import_export *all, struct volume_id volume, struct doc_id doc,
+        const char *name, uint64_t size_bytes, struct error *err)
 {
     struct txn *txn = txn_begin(all->store);
     txn_doc_delete(txn, doc);
@@ -157,7 +160,7 @@ static void volume_drop(struct import_export *all, struct volume_id volume, stru
     struct txn *txn = txn_begin(all->store);
     txn_doc_delete(txn, doc);
     txn_volume_delete(txn, volume);
-    txn_commit_wait(txn, TXN_RESERVE, NULL);    // a failed store drops it at its next start
+    txn_commit_wait(txn, TXN_RESERVE, NULL); // a failed store drops it at its next start
 }
 
 int import_export_import(struct import_export *all, const char *name, uint64_t size_bytes,
@@ -166,7 +169,8 @@ int import_export_import(struct import_export *all, const char *name, uint64_t s
     if (size_bytes == 0)
         return error_set(err, -EINVAL, "the image is empty; a volume needs at least one byte");
     if (size_bytes > 1ull << DISKS_SIZE_MAX_SHIFT)
-        return error_set(err, -EINVAL, "an image of %" PRIu64 " bytes is too large; the most is 64 PiB", size_bytes);
+        return error_set(
+                err, -EINVAL, "an image of %" PRIu64 " bytes is too large; the most is 64 PiB", size_bytes);
     struct import_session *session = calloc(1, sizeof *session);
     if (session == NULL)
         return error_set(err, -ENOMEM, "no memory for the import");
@@ -210,7 +214,8 @@ const char *import_export_import_socket(const struct import_session *session)
     return session->window.path;
 }
 
-int import_export_commit(struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err)
+int import_export_commit(
+        struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err)
 {
     pthread_mutex_lock(&all->lock);
     struct import_session *session = all->imports;
@@ -218,11 +223,11 @@ int import_export_commit(struct import_export *all, const char *id, struct volum
         session = session->next;
     bool mine = session != NULL && !session->committing;
     if (mine)
-        session->committing = true;    // from here on the session stays until we are through
+        session->committing = true; // from here on the session stays until we are through
     pthread_mutex_unlock(&all->lock);
     if (!mine)
         return error_set(err, -ENOENT, "no import \"%.40s\" waits to be completed; it has ended", id);
-    window_close(&session->window);    // answers what is in flight first
+    window_close(&session->window); // answers what is in flight first
     int r = volume_name(all, session->volume, session->doc, session->name, 0, err);
     if (r == 0)
         *ret_volume = session->volume;
@@ -292,8 +297,8 @@ static int write_sparse(struct volume *volume, uint64_t offset, char *bytes, siz
 }
 
 // Reads until the buffer is full or the source ends.
-static ssize_t fill(ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, char *buffer,
-        size_t capacity)
+static ssize_t fill(ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context,
+        char *buffer, size_t capacity)
 {
     size_t used = 0;
     while (used < capacity) {
@@ -317,18 +322,22 @@ static int copy_stream(struct volume *volume, uint64_t limit_bytes,
     for (;;) {
         ssize_t got = fill(source, context, buffer, STREAM_BYTES);
         if (got < 0) {
-            r = error_set(err, (int)got, "the data broke off after %" PRIu64 " bytes; nothing was kept", offset);
+            r = error_set(
+                    err, (int)got, "the data broke off after %" PRIu64 " bytes; nothing was kept", offset);
             break;
         }
         if ((uint64_t)got > limit_bytes - offset) {
-            r = error_set(err, -EINVAL, "more than the %" PRIu64 " bytes came that were announced or are allowed; "
-                                        "nothing was kept", limit_bytes);
+            r = error_set(err, -EINVAL,
+                    "more than the %" PRIu64 " bytes came that were announced or are allowed; "
+                    "nothing was kept",
+                    limit_bytes);
             break;
         }
         if (got > 0)
             r = write_sparse(volume, offset, buffer, (size_t)got);
         if (r < 0) {
-            error_set(err, r, "writing at byte %" PRIu64 " failed: %s; nothing was kept", offset, strerror(-r));
+            error_set(
+                    err, r, "writing at byte %" PRIu64 " failed: %s; nothing was kept", offset, strerror(-r));
             break;
         }
         offset += (uint64_t)got;
@@ -341,8 +350,8 @@ static int copy_stream(struct volume *volume, uint64_t limit_bytes,
 }
 
 int import_export_import_stream(struct import_export *all, const char *name, uint64_t expected_bytes,
-        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, struct volume_id *ret_volume,
-        uint64_t *ret_padding, struct error *err)
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context,
+        struct volume_id *ret_volume, uint64_t *ret_padding, struct error *err)
 {
     struct volume_id id;
     struct doc_id doc;
@@ -366,7 +375,8 @@ int import_export_import_stream(struct import_export *all, const char *name, uin
     if (r == 0 && bytes == 0)
         r = error_set(err, -EINVAL, "no data came; a volume needs at least one byte");
     if (r == 0 && expected_bytes != 0 && bytes != expected_bytes)
-        r = error_set(err, -EINVAL, "%" PRIu64 " bytes were announced, but only %" PRIu64 " came; nothing was kept",
+        r = error_set(err, -EINVAL,
+                "%" PRIu64 " bytes were announced, but only %" PRIu64 " came; nothing was kept",
                 expected_bytes, bytes);
     uint64_t size = (bytes + SECTOR_BYTES - 1) / SECTOR_BYTES * SECTOR_BYTES;
     if (r == 0)
@@ -382,8 +392,8 @@ out:
     return r;
 }
 
-int import_export_export(struct import_export *all, const char *name, struct export_session **ret_session,
-        struct error *err)
+int import_export_export(
+        struct import_export *all, const char *name, struct export_session **ret_session, struct error *err)
 {
     char id[ID_SIZE];
     struct export_session *session = calloc(1, sizeof *session);
@@ -393,7 +403,8 @@ int import_export_export(struct import_export *all, const char *name, struct exp
     int r = disks_pin(all->disks, name, &session->pin, err);
     if (r == 0) {
         random_id("exp_", id);
-        session->window.export = (struct nbd_export){.found = true, .read_only = true, .base = session->pin.id};
+        session->window.export =
+                (struct nbd_export){.found = true, .read_only = true, .base = session->pin.id};
         r = window_open(all, id, &session->window, err);
         if (r < 0)
             disks_unpin(all->disks, &session->pin);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the routes of the HTTP API work on: one of these per daemon, made by tools/rametd, the context of every request.
+// What the routes of the HTTP API work on: one of these per daemon, made by tools/rametd, the context of
+// every request.
 //
-// Threads: set up before the HTTP server starts, torn down after it has stopped; the parts have locks of their own.
+// Threads: set up before the HTTP server starts, torn down after it has stopped; the parts have locks of
+// their own.
 #pragma once
 
 #include "vmglue/disks.h"

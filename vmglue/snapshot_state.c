@@ -16,7 +16,7 @@ struct snapshot_state {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct pending *pending;    // protected by lock, as is what follows
+    struct pending *pending; // protected by lock, as is what follows
     bool stopping;
     int failed;
 };
@@ -29,7 +29,8 @@ static bool is_pending_locked(struct snapshot_state *state, struct doc_id id)
     return false;
 }
 
-// Takes the whole list off, syncs once, and only then lets the list go: while it is being synced it is still pending.
+// Takes the whole list off, syncs once, and only then lets the list go: while it is being synced it is still
+// pending.
 static void *sync_thread(void *context)
 {
     struct snapshot_state *state = context;
@@ -37,7 +38,7 @@ static void *sync_thread(void *context)
     for (;;) {
         while (!state->stopping && (state->pending == NULL || state->failed != 0))
             pthread_cond_wait(&state->changed, &state->lock);
-        struct pending *last = state->pending;    // all from here on are covered by the sync
+        struct pending *last = state->pending; // all from here on are covered by the sync
         if (last == NULL || state->failed != 0)
             break;
         pthread_mutex_unlock(&state->lock);

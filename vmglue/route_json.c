@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/route_json.h"
+
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct owner_search {
+    struct volume_id id;
+    char *name;
+};
+
+static void look_for_owner(void *context, const struct doc *doc)
+{
+    struct owner_search *search = context;
+    for (unsigned i = 0; i < doc->volume_count && search->name == NULL; i++)
+        if (doc->volumes[i].value == search->id.value)
+            search->name = strdup(doc->name);
+}
+
+char *route_json_volume_owner(struct service *service, struct volume_id id)
+{
+    struct owner_search search = {.id = id};
+    store_doc_list(service->store, DOC_SANDBOX, look_for_owner, &search);
+    return search.name;
+}
+
+static json_t *id_or_null(const char *prefix, uint64_t id)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%s%" PRIu64, prefix, id);
+    return id == 0 ? json_null() : json_string(text);
+}
+
+json_t *route_json_volume(struct service *service, const struct volume_info *info)
+{
+    char *owner = info->name[0] == '\0' ? route_json_volume_owner(service, info->id) : NULL;
+    json_t *name = NULL;
+    if (info->name[0] != '\0')
+        name = json_string(info->name);
+    else if (owner != NULL)
+        name = json_sprintf("%s/%s", owner, info->kind == VOLUME_MEMORY ? "memory" : "disk");
+    else
+        name = json_null();
+    json_t *json = json_pack("{s:o, s:o, s:s, s:I, s:o, s:o, s:o}", "id", id_or_null("vol_", info->id.value),
+            "name", name, "kind", info->kind == VOLUME_MEMORY ? "memory" : "disk", "size_bytes",
+            (json_int_t)info->size_bytes, "parent", id_or_null("base_", info->parent.value), "sandbox",
+            owner == NULL ? json_null() : json_string(owner), "created_at",
+            json_fields_time(info->created_wall_ns));
+    free(owner);
+    return json;
+}
+
+json_t *route_json_volume_by_id(struct service *service, struct volume_id id)
+{
+    struct volume_info info;
+    return store_volume_get(service->store, id, &info) == 0 ? route_json_volume(service, &info) : NULL;
+}
+
+json_t *route_json_snapshot(struct service *service, const struct doc *doc)
+{
+    bool machine = doc->kind == DOC_MACHINE;
+    json_t *body = doc->body_bytes == 0 ? NULL : json_loadb(doc->body, doc->body_bytes, 0, NULL);
+    json_t *json = json_pack("{s:o, s:s, s:s, s:s}", "id", id_or_null("snap_", doc->id.value), "name",
+            doc->name, "kind", machine ? "machine" : "disk", "state",
+            snapshot_state_is_ready(service->snapshots, doc->id) ? "ready" : "writing");
+    uint64_t logical = 0, memory = 0;
+    for (unsigned i = 0; i < doc->base_count; i++) {
+        struct base_info base;
+        if (store_base_get(service->store, doc->bases[i], &base) != 0)
+            continue;
+        logical += base.size_bytes;
+        memory += base.kind == VOLUME_MEMORY ? base.size_bytes : 0;
+    }
+    json_object_set_new(json, "logical_bytes", json_integer((json_int_t)logical));
+    if (machine) {
+        static const char *const figures[] = {
+                "pause_ms", "frozen_ms", "new_bytes", "cpus", "memory_mb", "unique", "labels", "rounds"};
+        json_object_set_new(json, "memory_bytes", json_integer((json_int_t)memory));
+        for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+            if (json_object_get(body, figures[i]) != NULL)
+                json_object_set(json, figures[i], json_object_get(body, figures[i]));
+        json_t *fresh = json_object_get(body, "new_bytes");
+        if (json_is_integer(fresh) && (uint64_t)json_integer_value(fresh) <= logical)
+            json_object_set_new(
+                    json, "shared_bytes", json_integer((json_int_t)logical - json_integer_value(fresh)));
+    }
+    json_t *parent = json_object_get(body, "parent");
+    json_object_set(json, "parent", parent == NULL ? json_null() : parent);
+    json_object_set_new(json, "created_at", json_fields_time(doc->created_wall_ns));
+    json_decref(body);
+    return json;
+}
+
+json_t *route_json_snapshot_by_id(struct service *service, struct doc_id id)
+{
+    struct doc doc = {0};
+    if (store_doc_get(service->store, id, &doc) != 0)
+        return NULL;
+    json_t *json = route_json_snapshot(service, &doc);
+    doc_free(&doc);
+    return json;
+}
+
+int route_json_query_uint(
+        struct http_request *request, const char *name, uint64_t *ret_value, struct error *err)
+{
+    const char *text = http_request_query(request, name);
+    if (text == NULL)
+        return 0;
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > INT64_MAX)
+        return error_set(err, -EINVAL, "query parameter %s=%.40s is not a whole number of bytes", name, text);
+    *ret_value = value;
+    return 1;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// How things look in the API's JSON (API.md). Every function returns a new object, or NULL when there is no
+// memory.
+#pragma once
+
+#include "vmglue/json.h"
+#include "vmglue/service.h"
+
+json_t *route_json_volume(struct service *service, const struct volume_info *info);
+json_t *route_json_volume_by_id(struct service *service, struct volume_id id);
+// A DOC_SNAPSHOT or DOC_MACHINE.
+json_t *route_json_snapshot(struct service *service, const struct doc *doc);
+json_t *route_json_snapshot_by_id(struct service *service, struct doc_id id);
+// The name of the sandbox that owns a volume, or NULL; the result is malloc'ed.
+char *route_json_volume_owner(struct service *service, struct volume_id id);
+// A query parameter that is a size or count. 0 not given, 1 given, -EINVAL with *err.
+int route_json_query_uint(
+        struct http_request *request, const char *name, uint64_t *ret_value, struct error *err);

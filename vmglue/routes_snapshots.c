@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/snapshots: disk snapshots and machine snapshots, by one name space. Taking one is a call of its source.
+#include "vmglue/json_fields.h"
+#include "vmglue/route_json.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct list_context {
+    struct service *service;
+    json_t *list;
+};
+
+// Nameless ones are inner steps of a fork or a stop; they are not the user's.
+static void list_one(void *context, const struct doc *doc)
+{
+    struct list_context *list = context;
+    if (doc->name[0] != '\0')
+        json_array_append_new(list->list, route_json_snapshot(list->service, doc));
+}
+
+static void list_snapshots(struct http_request *request)
+{
+    static const char *const known[] = {NULL};
+    struct list_context context = {service_of(request), NULL};
+    struct error err;
+    if (http_request_check_query(request, known, &err) < 0) {
+        http_reply_failure(request, "snapshot", &err);
+        return;
+    }
+    context.list = json_array();
+    store_doc_list(context.service->store, DOC_SNAPSHOT, list_one, &context);
+    store_doc_list(context.service->store, DOC_MACHINE, list_one, &context);
+    http_reply_json(request, 200, json_pack("{s:o}", "snapshots", context.list));
+}
+
+static void show_snapshot(struct http_request *request)
+{
+    static const char *const known[] = {"wait", NULL};
+    struct service *service = service_of(request);
+    const char *name = http_request_param(request, "name");
+    struct disks_ref ref;
+    struct error err;
+    if (http_request_check_query(request, known, &err) < 0) {
+        http_reply_failure(request, "snapshot", &err);
+        return;
+    }
+    if (disks_resolve(service->store, name, &ref) < 0 ||
+            (ref.kind != DISKS_SNAPSHOT && ref.kind != DISKS_MACHINE)) {
+        http_reply_error(request, 404, "snapshot.not_found",
+                "there is no snapshot called \"%.80s\"; `ramet snapshots` lists them", name);
+        return;
+    }
+    if (http_request_query(request, "wait") != NULL) {
+        int r = snapshot_state_wait(service->snapshots, ref.doc);
+        if (r < 0) {
+            error_set(&err, r, "the snapshot \"%s\" is written, but the store cannot sync it: %s", name,
+                    strerror(-r));
+            http_reply_failure(request, "snapshot", &err);
+            return;
+        }
+    }
+    json_t *json = route_json_snapshot_by_id(service, ref.doc);
+    if (json == NULL)
+        http_reply_error(request, 404, "snapshot.not_found",
+                "the snapshot \"%.80s\" was removed at this moment", name);
+    else
+        http_reply_json(request, 200, json);
+}
+
+static void delete_snapshot(struct http_request *request)
+{
+    struct error err;
+    if (disks_delete_snapshot(&service_of(request)->disks, http_request_param(request, "name"), &err) < 0)
+        http_reply_failure(request, "snapshot", &err);
+    else
+        http_reply_empty(request, 204);
+}
+
+const struct http_route routes_snapshots[] = {
+        {"GET", "/v1/snapshots", 0, list_snapshots},
+        {"GET", "/v1/snapshots/{name}", 0, show_snapshot},
+        {"DELETE", "/v1/snapshots/{name}", 0, delete_snapshot},
+        {0},
+};

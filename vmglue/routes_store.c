@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// /healthz, /version, /v1/store.
+#include "vmglue/json_fields.h"
+#include "vmglue/mem_fuse.h"
+#include "vmglue/service.h"
+
+#include <stdio.h>
+#include <sys/statvfs.h>
+
+static void get_health(struct http_request *request)
+{
+    struct store_stat stat;
+    store_stat(service_of(request)->store, &stat);
+    if (stat.failed != 0) {
+        http_reply_error(request, 503, "capacity.store_stopped",
+                "the store has stopped writing (error %d); reads go on; restart the daemon to recover",
+                stat.failed);
+        return;
+    }
+    http_reply_json(request, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+static void get_version(struct http_request *request)
+{
+    http_reply_json(request, 200, json_pack("{s:s, s:s}", "version", RAMET_VERSION, "api", "v1"));
+}
+
+static void get_store(struct http_request *request)
+{
+    struct service *service = service_of(request);
+    struct store_stat stat;
+    struct statvfs room = {0};
+    uint8_t uuid[16];
+    char text[37] = "";
+    store_stat(service->store, &stat);
+    store_uuid(service->store, uuid);
+    for (unsigned i = 0, used = 0; i < 16; i++)
+        used += (unsigned)snprintf(text + used, sizeof text - used, "%s%02x",
+                i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+    statvfs(store_directory(service->store), &room);
+    json_t *json = json_pack("{s:s, s:s, s:i}", "directory", store_directory(service->store), "id", text,
+            "shards", (int)store_loop_count(service->store));
+    const struct {
+        const char *name;
+        uint64_t value;
+    } figures[] = {
+            {"logical_bytes", stat.logical_bytes},
+            {"physical_bytes", stat.log_used_bytes + stat.log_spare_bytes},
+            {"log_used_bytes", stat.log_used_bytes},
+            {"log_spare_bytes", stat.log_spare_bytes},
+            {"log_budget_bytes", stat.log_budget_bytes},
+            {"live_bytes", stat.live_block_refs * BLOCK_SIZE},
+            {"free_bytes", (uint64_t)room.f_bavail * room.f_frsize},
+            {"written_bytes_total", stat.written_bytes_total},
+            {"sync_count_total", stat.sync_count_total},
+            {"volumes", stat.volumes},
+            {"bases", stat.bases},
+            {"docs", stat.docs},
+            {"tree_nodes", stat.tree_nodes},
+            {"appended_seq", stat.appended_seq},
+            {"acknowledged_seq", stat.acknowledged_seq},
+            {"durable_seq", stat.durable_seq},
+            {"recovered_records", stat.recovered_records},
+            {"recovered_bytes", stat.recovered_bytes},
+            {"recovery_ms", stat.recovery_ns / 1000000},
+            {"memory_image_read_bytes", service->fuse == NULL ? 0 : mem_fuse_read_bytes(service->fuse)},
+            {"memory_image_reads", service->fuse == NULL ? 0 : mem_fuse_read_count(service->fuse)},
+    };
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+        json_object_set_new(json, figures[i].name, json_integer((json_int_t)figures[i].value));
+    json_object_set_new(json, "state", json_string(stat.failed == 0 ? "ok" : "stopped writing"));
+    http_reply_json(request, 200, json);
+}
+
+const struct http_route routes_store[] = {
+        {"GET", "/healthz", 0, get_health},
+        {"GET", "/version", 0, get_version},
+        {"GET", "/v1/store", 0, get_store},
+        {0},
+};

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/volumes: plain disks.
+#include "vmglue/json_fields.h"
+#include "vmglue/route_json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DIFF_RANGES_MAX = 100000 };
+
+struct list_context {
+    struct service *service;
+    json_t *list;
+    bool all;
+};
+
+static void list_one(void *context, const struct volume_info *info)
+{
+    struct list_context *list = context;
+    if (info->name[0] != '\0' || list->all)
+        json_array_append_new(list->list, route_json_volume(list->service, info));
+}
+
+static void list_volumes(struct http_request *request)
+{
+    static const char *const known[] = {"all", NULL};
+    struct error err;
+    if (http_request_check_query(request, known, &err) < 0) {
+        http_reply_failure(request, "volume", &err);
+        return;
+    }
+    const char *all = http_request_query(request, "all");
+    struct list_context context = {service_of(request), json_array(), all != NULL && strcmp(all, "1") == 0};
+    store_volume_list(context.service->store, list_one, &context);
+    http_reply_json(request, 200, json_pack("{s:o}", "volumes", context.list));
+}
+
+// Looks the path's volume up; replies and returns false when there is none.
+static bool find(struct http_request *request, struct disks_ref *ret_ref)
+{
+    struct error err;
+    if (disks_find(&service_of(request)->disks, http_request_param(request, "name"), ret_ref, &err) == 0)
+        return true;
+    http_reply_failure(request, "volume", &err);
+    return false;
+}
+
+static void reply_volume(struct http_request *request, int status, struct volume_id id)
+{
+    json_t *json = route_json_volume_by_id(service_of(request), id);
+    if (json == NULL)
+        http_reply_error(request, 404, "volume.not_found", "the volume was removed at this moment");
+    else
+        http_reply_json(request, status, json);
+}
+
+static void create_volume(struct http_request *request)
+{
+    static const char *const known[] = {"name", "size_bytes", "from", NULL};
+    struct disks *disks = &service_of(request)->disks;
+    const char *name = NULL, *from = NULL;
+    uint64_t size = 0;
+    struct volume_id id;
+    struct error err;
+    json_t *body;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "name", &name, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "from", &from, &err);
+    if (r >= 0)
+        r = json_fields_uint(body, "size_bytes", 1, 1ull << DISKS_SIZE_MAX_SHIFT, &size, &err);
+    if (r >= 0 && name == NULL)
+        r = error_set(&err, -EINVAL, "field \"name\" is missing");
+    if (r >= 0 && from == NULL && size == 0)
+        r = error_set(&err, -EINVAL,
+                "field \"size_bytes\" is missing (or give \"from\": a volume or snapshot to fork)");
+    if (r >= 0)
+        r = from != NULL ? disks_fork(disks, from, name, size, &id, &err)
+                         : disks_create(disks, name, size, &id, &err);
+    if (r < 0)
+        http_reply_failure(request, "volume", &err);
+    else
+        reply_volume(request, 201, id);
+}
+
+static void show_volume(struct http_request *request)
+{
+    struct disks_ref ref;
+    if (!find(request, &ref))
+        return;
+    if (ref.volume.value == 0)
+        http_reply_error(request, 404, "volume.not_found",
+                "\"%s\" is a snapshot; GET /v1/snapshots/%s shows it", http_request_param(request, "name"),
+                http_request_param(request, "name"));
+    else
+        reply_volume(request, 200, ref.volume);
+}
+
+static void change_volume(struct http_request *request)
+{
+    static const char *const known[] = {"name", "size_bytes", NULL};
+    struct service *service = service_of(request);
+    const char *new_name = NULL, *name = http_request_param(request, "name");
+    uint64_t size = 0;
+    struct disks_ref ref;
+    struct error err;
+    json_t *body;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "name", &new_name, &err);
+    if (r >= 0)
+        r = json_fields_uint(body, "size_bytes", 1, 1ull << DISKS_SIZE_MAX_SHIFT, &size, &err);
+    if (r < 0) {
+        http_reply_failure(request, "volume", &err);
+        return;
+    }
+    if (!find(request, &ref))
+        return;
+    if (size != 0)
+        r = disks_resize(&service->disks, name, size, &err);
+    if (r >= 0 && new_name != NULL)
+        r = disks_rename(&service->disks, name, new_name, &err);
+    if (r < 0)
+        http_reply_failure(request, "volume", &err);
+    else
+        reply_volume(request, 200, ref.volume);
+}
+
+static void delete_volume(struct http_request *request)
+{
+    struct error err;
+    if (disks_delete_volume(&service_of(request)->disks, http_request_param(request, "name"), &err) < 0)
+        http_reply_failure(request, "volume", &err);
+    else
+        http_reply_empty(request, 204);
+}
+
+// {"name"} of the thing to be made, in the body. `required` false: may be missing.
+static int take_name(struct http_request *request, bool required, const char **ret_name, struct error *err)
+{
+    static const char *const known[] = {"name", NULL};
+    json_t *body;
+    int r = http_request_json(request, &body, err);
+    if (r == 0)
+        r = json_fields_check(body, known, err);
+    if (r >= 0)
+        r = json_fields_string(body, "name", ret_name, err);
+    if (r >= 0 && *ret_name == NULL && required)
+        r = error_set(err, -EINVAL, "field \"name\" is missing");
+    return r < 0 ? r : 0;
+}
+
+static void fork_volume(struct http_request *request)
+{
+    struct service *service = service_of(request);
+    const char *name = NULL;
+    struct volume_id id;
+    struct error err;
+    int r = take_name(request, true, &name, &err);
+    if (r == 0)
+        r = disks_fork(&service->disks, http_request_param(request, "name"), name, 0, &id, &err);
+    if (r < 0)
+        http_reply_failure(request, "volume", &err);
+    else
+        reply_volume(request, 201, id);
+}
+
+static void snapshot_volume(struct http_request *request)
+{
+    struct service *service = service_of(request);
+    const char *name = NULL;
+    struct doc_id id;
+    struct error err;
+    int r = take_name(request, false, &name, &err);
+    if (r == 0)
+        r = disks_snapshot(&service->disks, http_request_param(request, "name"), name, &id, &err);
+    if (r < 0)
+        http_reply_failure(request, "volume", &err);
+    else
+        http_reply_json(request, 201, route_json_snapshot_by_id(service, id));
+}
+
+struct diff_context {
+    json_t *ranges;
+    uint64_t changed;
+};
+
+static bool add_range(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
+{
+    struct diff_context *diff = context;
+    static const char *const names[] = {
+            [EXTENT_DATA] = "data", [EXTENT_ZERO] = "zero", [EXTENT_UNMAPPED] = "unmapped"};
+    diff->changed += length;
+    if (json_array_size(diff->ranges) < DIFF_RANGES_MAX)
+        json_array_append_new(diff->ranges, json_pack("{s:I, s:I, s:s}", "offset", (json_int_t)offset,
+                                                    "length", (json_int_t)length, "kind", names[kind]));
+    return true;
+}
+
+static void diff_volume(struct http_request *request)
+{
+    static const char *const known[] = {"from", NULL};
+    struct service *service = service_of(request);
+    struct disks_pin newer = {0}, older = {0};
+    struct diff_context diff = {.ranges = json_array()};
+    struct error err;
+    int r = http_request_check_query(request, known, &err);
+    const char *from = http_request_query(request, "from");
+    if (r == 0 && from == NULL)
+        r = error_set(&err, -EINVAL,
+                "query parameter from is missing: the older volume or snapshot to compare with");
+    if (r == 0)
+        r = disks_pin(&service->disks, http_request_param(request, "name"), &newer, &err);
+    if (r == 0)
+        r = disks_pin(&service->disks, from, &older, &err);
+    if (r == 0) {
+        r = base_diff(older.base, newer.base, add_range, &diff);
+        if (r < 0)
+            error_set(&err, r, "comparing \"%s\" with \"%s\" failed: %s", http_request_param(request, "name"),
+                    from, strerror(-r));
+    }
+    if (older.base != NULL)
+        disks_unpin(&service->disks, &older);
+    if (newer.base != NULL)
+        disks_unpin(&service->disks, &newer);
+    if (r < 0) {
+        json_decref(diff.ranges);
+        http_reply_failure(request, "volume", &err);
+        return;
+    }
+    bool truncated = json_array_size(diff.ranges) == DIFF_RANGES_MAX;
+    http_reply_json(request, 200,
+            json_pack("{s:s, s:s, s:I, s:b, s:o}", "from", from, "to", http_request_param(request, "name"),
+                    "changed_bytes", (json_int_t)diff.changed, "truncated", (int)truncated, "ranges",
+                    diff.ranges));
+}
+
+const struct http_route routes_volumes[] = {
+        {"GET", "/v1/volumes", 0, list_volumes},
+        {"POST", "/v1/volumes", 0, create_volume},
+        {"GET", "/v1/volumes/{name}", 0, show_volume},
+        {"PATCH", "/v1/volumes/{name}", 0, change_volume},
+        {"DELETE", "/v1/volumes/{name}", 0, delete_volume},
+        {"POST", "/v1/volumes/{name}/fork", 0, fork_volume},
+        {"POST", "/v1/volumes/{name}/snapshots", 0, snapshot_volume},
+        {"GET", "/v1/volumes/{name}/diff", 0, diff_volume},
+        {0},
+};
