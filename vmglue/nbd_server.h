@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // NBD server (fixed newstyle) on the engine's loops, over unix stream sockets.
 //
-// Threads: start and stop from any thread that is not a loop. Connections are served on the loop of the volume they
-// chose (accepted on `loop`, handed over after negotiation). The listening descriptor is the caller's: it stays open
-// after nbd_server_stop (the keeper holds a second copy).
+// Threads: start and stop from any thread that is not a loop; the loops run until stop has returned.
+// Connections are served on the loop of the volume they chose (accepted and negotiated on `loop`, then handed
+// over). The listening descriptor is the caller's: it stays open after nbd_server_stop (the keeper holds a
+// second copy); it is made non-blocking. Durability: a reply to FLUSH, or to a request with FUA, means what
+// VOLUME_FLUSH and VOLUME_FUA mean; any other reply means that the change survives this process. Limits: 64
+// requests and about 64 MiB of payload in flight a connection (then the server stops reading from it);
+// payloads up to 32 MiB; TRIM, WRITE_ZEROES and BLOCK_STATUS up to what 32 bits say.
+// An export is open (its volume cannot be deleted) from GO or EXPORT_NAME until the connection's last request
+// is done.
 #pragma once
 
 #include "snapshot/volume.h"
@@ -13,23 +19,33 @@ struct nbd_server;
 struct nbd_export {
     bool found;
     bool read_only;
-    struct volume_id volume;     // or
-    struct base_id base;         // a snapshot, read-only
-    uint32_t resize_generation;  // informational
+    struct volume_id volume; // or
+    struct base_id base;     // a snapshot, read-only
 };
 
 struct nbd_server_config {
     struct store *store;
-    struct loop *loop;           // accepts and negotiates here
+    struct loop *loop; // accepts and negotiates here
     int listen_fd;
-    unsigned max_connections;    // 0 = 256
+    unsigned max_connections;        // 0 = 256; more wait in the listener's queue
+    uint64_t negotiation_timeout_ns; // from accept to the transmission phase; 0 = 30 s; slower clients are
+                                     // dropped
     // Which thing a name means (an empty name is the default export). Called on the loop: must not block.
     void (*resolve)(void *context, const char *name, struct nbd_export *ret_export);
     // Calls each() for every name LIST may show; NULL = LIST answers ERR_POLICY.
     void (*list)(void *context, void (*each)(void *each_context, const char *name), void *each_context);
     void *context;
 };
-int nbd_server_start(const struct nbd_server_config *config, struct nbd_server **ret_server, struct error *err);
-// Stops accepting, finishes requests in flight, closes connections, waits. Accepts NULL.
+int nbd_server_start(
+        const struct nbd_server_config *config, struct nbd_server **ret_server, struct error *err);
+// Stops accepting, finishes requests in flight, sends their replies (to clients that take them within two
+// seconds), closes the connections, waits. Accepts NULL, returns NULL.
 struct nbd_server *nbd_server_stop(struct nbd_server *server);
-unsigned nbd_server_connections(struct nbd_server *server);
+
+unsigned nbd_server_connections(struct nbd_server *server); // now; any thread
+struct nbd_server_stat {
+    uint64_t connections_total, requests_total, errors_total;
+    uint64_t receives_total, sends_total; // socket operations in the transmission phase
+};
+// Counters since start; an open connection may be some hundred requests behind. [any]
+void nbd_server_stat(struct nbd_server *server, struct nbd_server_stat *ret_stat);
