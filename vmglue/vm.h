@@ -66,7 +66,6 @@ struct vm_config {
                             // vmm.log vm.json
     const char *nbd_socket; // NULL = run_dir/nbd.sock; must be listening before vm_start
     const char *preload_library; // NULL = none: no dirty tracking, snapshots copy all private pages
-    const char *uffd_socket;     // where the preload library hands its userfaultfd over; NULL = none
     const char *vmm_path;        // NULL = qemu-system-x86_64 from PATH
     struct vm_shape shape;
     enum vm_accel accel;
@@ -91,6 +90,7 @@ struct vm_config {
 struct vm_memory {
     uint64_t address; // of guest memory in the VMM
     uint64_t bytes;
+    int uffd; // userfaultfd over it, the VM's own (dirty_pages_open duplicates it); -1 = none
 };
 
 enum vm_status { VM_RUNNING, VM_PAUSED, VM_IO_ERROR, VM_LOADING, VM_SHUT_DOWN, VM_FAILED, VM_GONE };

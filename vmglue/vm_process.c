@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/vm_process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -186,14 +187,42 @@ bool vm_process_has_tag(pid_t pid, const char *tag, char *ret_id, size_t id_size
     return false;
 }
 
+int vm_process_take_fd(pid_t pid, int pid_fd, const char *kind, int *ret_fd)
+{
+    char path[64], target[128];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *folder = opendir(path);
+    if (folder == NULL)
+        return -errno;
+    int result = -ENOENT;
+    struct dirent *entry;
+    while (result == -ENOENT && (entry = readdir(folder)) != NULL) {
+        ssize_t size = readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1);
+        if (size <= 0)
+            continue;
+        target[size] = 0;
+        if (strcmp(target, kind) != 0)
+            continue;
+        long fd = syscall(SYS_pidfd_getfd, pid_fd, atoi(entry->d_name), 0);
+        result = fd < 0 ? -errno : 0;
+        if (fd >= 0)
+            *ret_fd = (int)fd;
+    }
+    closedir(folder);
+    return result;
+}
+
 int vm_process_wait(int pid_fd, unsigned timeout_ms)
 {
     struct pollfd poll_fd = {.fd = pid_fd, .events = POLLIN};
-    int got = poll(&poll_fd, 1, (int)timeout_ms);
+    int got;
+    do
+        got = poll(&poll_fd, 1, (int)timeout_ms);
+    while (got < 0 && errno == EINTR);
     if (got == 0)
         return -ETIMEDOUT;
     if (got < 0)
-        return errno == EINTR ? -ETIMEDOUT : -errno;
+        return -errno;
     siginfo_t info;
     waitid(P_PIDFD, (id_t)pid_fd, &info, WEXITED | WNOHANG); // ECHILD: another daemon's child, reaped by init
     return 0;

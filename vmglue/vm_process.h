@@ -35,6 +35,8 @@ int vm_process_identify(pid_t pid, struct vm_process_identity *ret_identity); //
 int vm_process_open(const struct vm_process_identity *identity, int *ret_pid_fd);
 // Whether its command line says "-name TAG/ID"; ret_id may be NULL.
 bool vm_process_has_tag(pid_t pid, const char *tag, char *ret_id, size_t id_size);
+// A copy of the process's descriptor of that kind, e.g. "anon_inode:[userfaultfd]"; -ENOENT.
+int vm_process_take_fd(pid_t pid, int pid_fd, const char *kind, int *ret_fd);
 // 0 when it has ended (and reaps it when it is our child), -ETIMEDOUT otherwise.
 int vm_process_wait(int pid_fd, unsigned timeout_ms);
 int vm_process_kill(int pid_fd, unsigned timeout_ms); // SIGKILL, then wait
