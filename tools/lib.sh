@@ -10,7 +10,7 @@ cache=${RAMET_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var}/.cache}/ramet}
 program=${0##*/}
 
 say() {
-    printf '%s\n' "$*"
+    printf "%s\n" "$*"
 }
 
 # die MESSAGE [STATUS]: one sentence that says what is wrong and what to do next. 1 = failed, 2 = wrong usage.

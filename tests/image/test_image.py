@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of tools/image. usage: test_image.py refusals | content
+
+refusals: bad input ends with a sentence and leaves nothing behind. content: what RAMET_KERNEL_DIR and RAMET_IMAGE name
+(tools/image/ensure makes them) is what a guest needs.
+"""
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+BUILD = os.path.join(ROOT, "tools/image/build")
+KERNEL = os.path.join(ROOT, "tools/image/kernel")
+NOBODY = 65534
+
+
+def run(*words, **options):
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, **options)
+
+
+def unpack(archive, folder):
+    with open(archive, "rb") as file:
+        subprocess.run(["cpio", "--quiet", "-i", "--no-absolute-filenames"], check=True, cwd=folder, stdin=file)
+
+
+class Refusals(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        os.chmod(self.folder.name, 0o777)
+        self.guest = "/bin/true"
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def refused(self, status, words, *command):
+        done = run(*command)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertEqual(os.listdir(self.folder.name), [], "something was left behind")
+
+    def test_usage(self):
+        self.refused(2, "usage:", BUILD)
+        self.refused(2, "usage:", BUILD, "agent-base")
+        self.refused(2, "usage:", KERNEL)
+        self.refused(2, "unknown option --fast", BUILD, "--fast", "agent-base", self.path("x.raw"))
+        self.refused(2, "--debs needs a value", BUILD, "agent-base", self.path("x.raw"), "--debs")
+        self.refused(2, "too many arguments", KERNEL, self.path("a"), self.path("b"))
+
+    def test_unknown_template(self):
+        self.refused(2, "there is no template 'agent-bse'; there are: agent-base", BUILD, "agent-bse", self.path("x.raw"))
+        self.refused(2, "is not a template's name", BUILD, "../build", self.path("x.raw"))
+
+    def test_no_folder(self):
+        self.refused(1, "does not exist: make it first", BUILD, "agent-base", self.path("gone/x.raw"))
+        self.refused(1, "does not exist: make it first", KERNEL, self.path("gone/kernel"))
+
+    def test_output_is_a_folder(self):
+        self.refused(1, "is a folder; give the name of the file", BUILD, "agent-base", self.folder.name)
+
+    def test_output_of_kernel_is_a_file(self):
+        with tempfile.NamedTemporaryFile() as file:
+            self.refused(1, "is a file; give the name of a folder", KERNEL, file.name, "--guest", self.guest)
+
+    def test_bad_guest(self):
+        self.refused(1, "is not an executable file", KERNEL, self.path("k"), "--guest", self.path("gone"))
+        if os.geteuid() == 0:
+            self.refused(1, "is not an executable file", BUILD, "agent-base", self.path("x.raw"), "--guest", "/etc/passwd")
+
+    def test_not_root(self):
+        command = [BUILD, "agent-base", self.path("x.raw"), "--guest", self.guest]
+        if os.geteuid() == 0:
+            if run("setpriv", f"--reuid={NOBODY}", "--clear-groups", "test", "-x", BUILD).returncode != 0:
+                self.skipTest("skipped: another user cannot reach this tree")
+            command = ["setpriv", f"--reuid={NOBODY}", "--clear-groups"] + command
+        self.refused(1, "needs root", *command)
+
+    def test_no_space(self):
+        if os.geteuid() != 0 or run("unshare", "-m", "true").returncode != 0:
+            self.skipTest("skipped: mounting a small file system needs root")
+        for tool, name in ((BUILD, "agent-base x.raw"), (KERNEL, "k")):
+            words = name.split()
+            words[-1] = self.path(words[-1])
+            script = f'mount -t tmpfs -o size=20m none {self.folder.name} && exec "$@" --guest {self.guest}'
+            self.refused(1, "MiB free; ", "unshare", "-m", "sh", "-c", script, "sh", tool, *words)
+
+
+class Content(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.kernel, cls.image = os.environ["RAMET_KERNEL_DIR"], os.environ["RAMET_IMAGE"]
+
+    def kernel_file(self, name):
+        return os.path.join(self.kernel, name)
+
+    def inside(self, command):
+        done = run("/sbin/debugfs", "-R", command, self.image)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_size(self):
+        stat = os.stat(self.image)
+        self.assertEqual(stat.st_size, 4 << 30)
+        self.assertLess(stat.st_blocks * 512, 600 << 20, "the image is not sparse")
+
+    def test_file_system(self):
+        done = run("/sbin/e2fsck", "-f", "-n", self.image)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_user(self):
+        self.assertRegex(self.inside("cat /etc/passwd"), r"(?m)^user:x:1000:1000:[^:]*:/home/user:/bin/bash$")
+        self.assertRegex(self.inside("cat /etc/sudoers.d/user"), r"^user ALL=.*NOPASSWD: ALL$")
+        self.assertRegex(self.inside("stat /home/user"), r"User:\s+1000\s+Group:\s+1000")
+
+    def test_programs(self):
+        for name in "bash ls python3 git curl sudo ip ps".split():
+            found = any("Inode:" in self.inside(f"stat {folder}/{name}") for folder in ("/bin", "/usr/bin"))
+            self.assertTrue(found, f"{name} is not in the image")
+        self.assertIn("Inode:", self.inside("stat /etc/ssl/certs/ca-certificates.crt"))
+
+    def test_nothing_of_this_machine(self):
+        self.assertEqual(self.inside("cat /etc/machine-id"), "")
+        self.assertEqual(self.inside("cat /etc/resolv.conf"), "")
+        self.assertNotIn(".deb", self.inside("ls /var/cache/apt/archives"))
+        self.assertEqual(self.inside("cat /etc/hostname").strip(), "sandbox")
+
+    def test_first_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.inside(f"dump /sbin/ramet-guest {folder}/guest")
+            with open(f"{folder}/guest", "rb") as file:
+                on_disk = file.read()
+            unpack(self.kernel_file("initramfs-q35.cpio"), folder)
+            with open(f"{folder}/init", "rb") as file:
+                self.assertEqual(hashlib.sha256(on_disk).digest(), hashlib.sha256(file.read()).digest(),
+                                 "the initramfs and the disk have different first processes")
+        self.assertEqual(on_disk[:4], b"\x7fELF")
+
+    def test_vmlinux(self):
+        with open(self.kernel_file("vmlinux"), "rb") as file:
+            self.assertEqual(file.read(4), b"\x7fELF")
+        notes = run("readelf", "--notes", self.kernel_file("vmlinux")).stdout
+        # XEN_ELFNOTE_PHYS32_ENTRY: the PVH entry that QEMU's -kernel needs.
+        self.assertRegex(notes, r"Xen\s+0x[0-9a-f]+\s+Unknown note type: \(0x00000012\)")
+
+    def test_initramfs(self):
+        for machine, bus in (("q35", "virtio_pci"), ("microvm", "virtio_mmio")):
+            with tempfile.TemporaryDirectory() as folder:
+                unpack(self.kernel_file(f"initramfs-{machine}.cpio"), folder)
+                with open(f"{folder}/modules.list", encoding="utf-8") as file:
+                    paths = file.read().split()
+                names = [re.sub(r".*/|\.ko$", "", path).replace("-", "_") for path in paths]
+                self.assertEqual(names[-1], bus, "the bus is not last")
+                for needed in ("virtio_blk", "virtio_console", "virtio_net", "virtio_rng"):
+                    self.assertIn(needed, names)
+                seen = []
+                for path, name in zip(paths, names):
+                    depends = run("/sbin/modinfo", "-F", "depends", folder + path).stdout.strip()
+                    for dependency in filter(None, depends.split(",")):
+                        self.assertIn(dependency.replace("-", "_"), seen, f"{name} comes before {dependency}")
+                    seen.append(name)
+
+    def test_kernel_json(self):
+        with open(self.kernel_file("kernel.json"), encoding="utf-8") as file:
+            described = json.load(file)
+        self.assertRegex(described["release"], r"^\d+\.\d+.*amd64$")
+        self.assertEqual(sorted(described["files"]), ["initramfs-microvm.cpio", "initramfs-q35.cpio", "vmlinux"])
+        for name, facts in described["files"].items():
+            with open(self.kernel_file(name), "rb") as file:
+                content = file.read()
+            self.assertEqual((len(content), hashlib.sha256(content).hexdigest()), (facts["size_bytes"], facts["sha256"]))
+
+
+if __name__ == "__main__":
+    which = sys.argv.pop(1)
+    if which == "content" and not os.environ.get("RAMET_IMAGE"):
+        print("skipped: RAMET_IMAGE and RAMET_KERNEL_DIR do not say what to look at (tools/image/ensure prints them)")
+        sys.exit(77)
+    unittest.main(defaultTest={"refusals": "Refusals", "content": "Content"}[which], verbosity=2)
