@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A raw NBD client that can say the wrong thing, and the test daemon as an object. Python's standard library only."""
+import json
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+
+REQUEST_MAGIC, SIMPLE_MAGIC, CHUNK_MAGIC = 0x25609513, 0x67446698, 0x668E33EF
+OPTION_MAGIC, OPTION_REPLY_MAGIC = 0x49484156454F5054, 0x3E889045565A9
+EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED, LIST_META, SET_META = 1, 2, 3, 5, 6, 7, 8, 9, 10
+REP_ACK, REP_SERVER, REP_INFO, REP_META = 1, 2, 3, 4
+ERR_UNSUP, ERR_POLICY, ERR_INVALID, ERR_UNKNOWN, ERR_TOO_BIG = (0x80000000 + n for n in (1, 2, 3, 6, 9))
+READ, WRITE, DISC, FLUSH, TRIM, CACHE, ZEROES, STATUS = range(8)
+FUA, NO_HOLE, DF, REQ_ONE, FAST_ZERO = 1, 2, 4, 8, 16
+EPERM, EIO, EINVAL, ENOSPC, EOVERFLOW, ENOTSUP = 1, 5, 22, 28, 75, 95
+MULTI_CONN, READ_ONLY = 1 << 8, 1 << 1
+HOLE, ZERO = 1, 2
+GUARD_SECONDS = 120     # against hangs only: no test measures time
+
+
+class Client:
+    """One connection. Without `export`, only the greeting is exchanged and the caller haggles."""
+
+    def __init__(self, path, export=None, structured=True, allocation=True):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(GUARD_SECONDS)
+        self.socket.connect(path)
+        self.cookie = 0
+        self.replies = {}
+        self.commands = {}
+        magic, option_magic, self.server_flags = struct.unpack(">QQH", self.receive(18))
+        assert (magic, option_magic) == (0x4E42444D41474943, OPTION_MAGIC)
+        self.send(struct.pack(">I", 3))
+        self.structured = False
+        if export is not None:
+            if structured:
+                self.agree_structured()
+                if allocation:
+                    self.option(SET_META, self.meta(export, ["base:allocation"]))
+            self.go(export)
+
+    def close(self):
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def receive(self, size):
+        data = bytearray()
+        while len(data) < size:
+            piece = self.socket.recv(min(size - len(data), 1 << 20))
+            if not piece:
+                raise ConnectionError(f"end of stream after {len(data)} of {size} bytes")
+            data += piece
+        return bytes(data)
+
+    # ---- Options ----
+
+    @staticmethod
+    def meta(name, queries):
+        data = struct.pack(">I", len(name)) + name.encode() + struct.pack(">I", len(queries))
+        return data + b"".join(struct.pack(">I", len(query)) + query.encode() for query in queries)
+
+    @staticmethod
+    def info(name, requests=()):
+        name = name if isinstance(name, bytes) else name.encode()
+        return (struct.pack(">I", len(name)) + name + struct.pack(">H", len(requests)) +
+                b"".join(struct.pack(">H", request) for request in requests))
+
+    def send_option(self, option, data=b""):
+        self.send(struct.pack(">QII", OPTION_MAGIC, option, len(data)) + data)
+
+    def option_reply(self, option):
+        """All replies to an option: (final type, [(type, data), ...])."""
+        replies = []
+        while True:
+            magic, answered, kind, size = struct.unpack(">QIII", self.receive(20))
+            assert magic == OPTION_REPLY_MAGIC and answered == option, (hex(magic), answered, option)
+            replies.append((kind, self.receive(size)))
+            if kind == REP_ACK or kind & 0x80000000:
+                return kind, replies
+
+    def option(self, option, data=b""):
+        self.send_option(option, data)
+        return self.option_reply(option)
+
+    def agree_structured(self):
+        kind, _ = self.option(STRUCTURED)
+        assert kind == REP_ACK
+        self.structured = True
+
+    def go(self, export):
+        kind, replies = self.option(GO, self.info(export, [3]))
+        assert kind == REP_ACK, (hex(kind), replies)
+        self.set_info(replies)
+
+    def set_info(self, replies):
+        for kind, data in replies:
+            if kind == REP_INFO and data[:2] == b"\0\0":
+                self.size, self.flags = struct.unpack(">QH", data[2:])
+            elif kind == REP_INFO and data[:2] == b"\0\3":
+                self.block_sizes = struct.unpack(">III", data[2:])
+
+    # ---- Requests ----
+
+    def post(self, command, offset=0, length=0, flags=0, payload=b""):
+        self.cookie += 1
+        self.commands[self.cookie] = command
+        self.send(struct.pack(">IHHQQI", REQUEST_MAGIC, flags, command, self.cookie, offset, length) + payload)
+        return self.cookie
+
+    def read_reply(self, lengths):
+        """Takes one whole reply: (cookie, errno, data). BLOCK_STATUS data is [(length, flags), ...]."""
+        magic, = struct.unpack(">I", self.receive(4))
+        if magic == SIMPLE_MAGIC:
+            error, cookie = struct.unpack(">IQ", self.receive(12))
+            data = self.receive(lengths[cookie]) if not error and self.commands[cookie] == READ else b""
+            return cookie, error, data
+        assert magic == CHUNK_MAGIC, hex(magic)
+        flags, kind, cookie, size = struct.unpack(">HHQI", self.receive(16))
+        body = self.receive(size)
+        assert flags & 1, "this client expects replies of one chunk"
+        if kind & 0x8000:
+            error, text_size = struct.unpack(">IH", body[:6])
+            assert len(body) == 6 + text_size
+            return cookie, error, b""
+        if kind == 0:
+            return cookie, 0, b""
+        if kind == 1:
+            assert len(body) > 8
+            return cookie, 0, body[8:]
+        assert kind == 5, kind
+        words = struct.unpack(f">{size // 4}I", body)
+        return cookie, 0, list(zip(words[1::2], words[2::2]))
+
+    def wait(self, cookie, length=0):
+        self.lengths = getattr(self, "lengths", {})
+        self.lengths[cookie] = length
+        while cookie not in self.replies:
+            got, error, data = self.read_reply(self.lengths)
+            self.replies[got] = (error, data)
+        return self.replies.pop(cookie)
+
+    def do(self, command, offset=0, length=0, flags=0, payload=b""):
+        return self.wait(self.post(command, offset, length, flags, payload), length)
+
+    def write(self, offset, payload, flags=0):
+        error, _ = self.do(WRITE, offset, len(payload), flags, payload)
+        return error
+
+    def read(self, offset, length):
+        error, data = self.do(READ, offset, length)
+        assert error == 0, f"READ {offset}+{length}: {os.strerror(error)}"
+        return data
+
+    def extents(self, offset=0, length=None, flags=0):
+        """The whole range's extents, merged: [(offset, length, flags), ...]."""
+        end = self.size if length is None else offset + length
+        result = []
+        while offset < end:
+            asked = min(end - offset, 0xFFFFFE00)
+            error, extents = self.do(STATUS, offset, asked, flags)
+            assert error == 0 and extents, (error, extents)
+            assert all(size > 0 for size, _ in extents)
+            assert sum(size for size, _ in extents[:-1]) < asked
+            if flags & REQ_ONE:
+                assert len(extents) == 1 and extents[0][0] <= asked
+            for size, state in extents:
+                if result and result[-1][2] == state:
+                    result[-1] = (result[-1][0], result[-1][1] + size, state)
+                else:
+                    result.append((offset, size, state))
+                offset += size
+        assert offset == end, "extents go beyond what was asked"
+        return result
+
+
+class Daemon:
+    """nbd_daemon over a store of its own; `with` ends it."""
+
+    def __init__(self, directory=None, loops=2, negotiation_ms=0):
+        self.keep = tempfile.TemporaryDirectory(prefix="ramet-nbd-") if directory is None else None
+        self.directory = directory or self.keep.name
+        self.socket = os.path.join(self.directory, "nbd.sock")
+        self.store = os.path.join(self.directory, "store")
+        self.arguments = [str(loops), str(negotiation_ms)]
+        os.makedirs(self.store, exist_ok=True)
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen([os.environ["NBD_DAEMON"], self.store, self.socket] + self.arguments,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        assert line == "ready\n", f"nbd_daemon did not start: {line!r}"
+
+    def ask(self, command):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def do(self, command):
+        answer = self.ask(command)
+        assert answer.startswith("ok"), f"{command}: {answer}"
+        return answer[3:]
+
+    def stat(self):
+        return json.loads(self.do("stat"))
+
+    def kill(self):
+        self.process.kill()
+        self.wait()
+
+    def wait(self):
+        status = self.process.wait(GUARD_SECONDS)
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return status
+
+    def stop(self):
+        self.process.stdin.close()
+        status = self.wait()
+        assert status == 0, f"nbd_daemon ended with {status}"
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+    def uri(self, export):
+        return f"nbd+unix:///{export}?socket={self.socket}"
+
+    def client(self, export, **options):
+        return Client(self.socket, export, **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *unused):
+        if self.process.poll() is None:
+            if kind is None:
+                self.stop()
+            else:
+                self.kill()
+        if self.keep:
+            self.keep.cleanup()
