@@ -25,9 +25,9 @@ struct capture_ids {
 struct capture_request {
     struct store *store;
     struct vm *vm;
-    struct agent *agent; // NULL: no freeze (only with best_effort)
-    struct dirty_pages *dirty;
-    struct volume *memory; // holds what the last committed snapshot composed
+    struct agent *agent;       // NULL: no freeze (only with best_effort)
+    struct dirty_pages *dirty; // opened over vm_get_memory; started here
+    struct volume *memory;     // holds what the last committed snapshot composed
     struct volume_id disks[VM_DISKS_MAX];
     unsigned disk_count;
     const char *name;  // of the DOC_MACHINE doc; NULL or "" = anonymous
@@ -38,37 +38,56 @@ struct capture_request {
     unsigned freeze_timeout_ms; // 0 = 5 s
     unsigned stop_timeout_ms;   // 0 = 10 s
     unsigned max_rounds;        // 0 = 12
-    uint64_t last_round_pages;  // stop when a round found at most this many; 0 = 512
+    uint64_t last_round_pages;  // pre-copy is done when a round found at most this many; 0 = 512
+    uint64_t max_pause_pages;   // give up when more than this many are left after all rounds; 0 = 16384
     // Adds operations to the same transaction (children's volumes, sandbox docs). Called while the guest is
-    // paused: be quick. < 0 gives the snapshot up.
+    // paused: be quick. < 0 (with *err) gives the snapshot up.
     int (*extend)(void *context, struct txn *txn, const struct capture_ids *ids, struct error *err);
     // Tells how far it is, for progress bars. May be NULL.
     void (*progress)(void *context, const char *step, uint64_t done_pages, uint64_t left_pages);
     void *context;
 };
 
-struct capture_result {
-    struct capture_ids ids;
-    uint64_t pause_ns;  // stop sent to cont answered: what vCPUs feel
-    uint64_t freeze_ns; // freeze sent to thaw answered: what user processes feel
+struct capture_figures {
+    uint64_t pause_ns;  // stop sent to cont answered: what vCPUs feel. 0 when left paused
+    uint64_t freeze_ns; // freeze answered to thaw answered: what user processes feel
     uint64_t stop_ns, state_ns, scan_ns, copy_ns, commit_ns, continue_ns; // parts of the pause
     uint64_t total_ns;
     unsigned rounds;            // before the pause
-    uint64_t pages, zero_pages; // copied in all rounds; those found to be zero
+    uint64_t pages, zero_pages; // copied in all rounds; those of them that held zeros
     uint64_t last_pages;        // copied in the pause
     uint64_t bytes;             // page bytes written to the memory volume
     size_t state_bytes;
     bool unique; // user processes were frozen
 };
+
+struct capture_result {
+    struct capture_ids ids;
+    struct capture_figures figures;
+    // code 0, or what went wrong with the source after the snapshot was committed (not continued, not
+    // thawed).
+    struct error source_trouble;
+};
 int capture_machine(
         const struct capture_request *request, struct capture_result *ret_result, struct error *err);
 
-// Of a DOC_MACHINE doc's body, as capture_machine wrote it.
+// A DOC_MACHINE doc's body, as capture_machine wrote it.
 struct capture_doc {
     struct base_id memory;
     struct base_id disks[VM_DISKS_MAX];
     unsigned disk_count;
-    char *compat; // JSON text, malloc'ed
+    char *compat; // JSON text, malloc'ed (compat_compare)
 };
 int capture_doc_parse(const struct doc *doc, struct capture_doc *ret_doc, struct error *err);
 void capture_doc_free(struct capture_doc *doc);
+// Makes the body; figures may be NULL (not known yet). *ret_body is malloc'ed.
+int capture_doc_body(const struct capture_request *request, const struct capture_ids *ids,
+        const struct capture_figures *figures, char **ret_body, struct error *err);
+
+// One copy round: everything in the round's set goes into the memory volume.
+struct capture_copier;
+int capture_copy_open(struct volume *memory, struct dirty_pages *dirty, struct capture_copier **ret_copier,
+        struct error *err);
+struct capture_copier *capture_copy_close(struct capture_copier *copier); // accepts NULL
+// Adds to the figures' pages, zero_pages and bytes.
+int capture_copy_round(struct capture_copier *copier, struct capture_figures *figures, struct error *err);

@@ -49,18 +49,23 @@ static struct timespec deadline_after(unsigned timeout_ms)
     return now;
 }
 
+// Takes the reference over: jansson's counts are not for two threads at a time.
 static void deliver_answer(struct qmp *qmp, json_t *object)
 {
     json_t *id = json_object_get(object, "id");
+    bool taken = false;
     pthread_mutex_lock(&qmp->lock);
     for (struct qmp_wait *wait = qmp->waits; wait != NULL; wait = wait->next) {
         if (wait->answer == NULL && json_is_integer(id) && json_integer_value(id) == wait->id) {
-            wait->answer = json_incref(object);
+            wait->answer = object;
+            taken = true;
             pthread_cond_broadcast(&qmp->changed);
             break;
         }
     }
     pthread_mutex_unlock(&qmp->lock);
+    if (!taken)
+        json_decref(object);
 }
 
 // Returns false when the peer does not speak QMP.
@@ -81,7 +86,9 @@ static bool handle_line(struct qmp *qmp, const char *line, size_t size)
         pthread_cond_broadcast(&qmp->changed);
         pthread_mutex_unlock(&qmp->lock);
     } else {
-        deliver_answer(qmp, object);
+        json_t *answer = object;
+        object = NULL;
+        deliver_answer(qmp, answer);
     }
     return true;
 }
