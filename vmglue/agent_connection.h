@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection to a guest agent: HELLO, an I/O thread, streams with windows, and the gate that holds frames
+// back while a machine is frozen. agent_client.c and agent_files.c are written on it; nobody else needs it.
+//
+// Threads: any. The agent's lock is a leaf: nothing is called with it held.
+#pragma once
+
+#include "blockstore/error.h"
+#include "vmglue/agent_protocol.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { AGENT_CALL_DEFAULT_MS = 30000 };
+
+struct agent;
+
+struct agent_piece { // output of a stream, in the order it came
+    struct agent_piece *next;
+    unsigned channel;
+    size_t size;
+    uint8_t bytes[];
+};
+
+// A stream. Lives on its caller's stack between begin and end; fields are protected by the agent's lock.
+struct agent_call {
+    struct agent *agent;
+    struct agent_call *next;
+    uint32_t stream;
+    bool passes_gate; // freeze and what ends it
+    bool done;        // the RESULT came, or the connection ended
+    int failure;      // -EPIPE, -EPROTO: the connection ended
+    pthread_cond_t changed;
+    struct agent_piece *first, **last;
+    uint32_t waiting_bytes[3], owed_bytes[3]; // received and not taken; taken and not granted again
+    uint32_t credit;                          // what may be sent on channel 0
+    uint8_t *result;
+    size_t result_size;
+};
+
+enum agent_event { AGENT_EVENT_PIECE = 1, AGENT_EVENT_DONE = 2, AGENT_EVENT_CREDIT = 3 };
+
+// Opens a stream with a request (may be larger than a frame). fields may be NULL.
+int agent_call_begin(struct agent *agent, enum agent_operation operation, const struct agent_builder *fields,
+        bool passes_gate, struct agent_call *ret_call, struct error *err);
+// Waits for a piece of output (then the caller frees it after use and says agent_call_taken), the end, or,
+// when asked for, credit. limit_ms from now: -ETIMEDOUT. Pieces come before the end.
+int agent_call_wait(
+        struct agent_call *call, unsigned limit_ms, bool credit_too, struct agent_piece **ret_piece);
+void agent_call_taken(
+        struct agent_call *call, struct agent_piece *piece); // frees it and lets the guest send more
+size_t agent_call_credit(struct agent_call *call);
+int agent_call_send(struct agent_call *call, const void *bytes, size_t size, bool end); // at most the credit
+void agent_call_cancel(struct agent_call *call);
+// After AGENT_EVENT_DONE: the guest's status, its sentence in *err, and a cursor over the operation's fields.
+int agent_call_result(struct agent_call *call, struct agent_cursor *ret_fields, struct error *err);
+// Ends it, done or not; later frames of its stream are ignored. Always called after a begin that succeeded.
+void agent_call_end(struct agent_call *call);
+
+// A request without output: begin, wait, result, end. fields is freed. ret_bytes (may be NULL): the
+// operation's fields.
+int agent_call_simple(struct agent *agent, enum agent_operation operation, struct agent_builder *fields,
+        bool passes_gate, unsigned limit_ms, void *ret_bytes, size_t ret_size, struct error *err);
+
+// Shut: frames of calls that do not pass it are kept. -EBUSY: it is shut already.
+int agent_gate_shut(struct agent *agent);
+void agent_gate_open(struct agent *agent);
+uint64_t agent_best_round_trip_ns(struct agent *agent);
+void agent_note_round_trip(struct agent *agent, uint64_t ns);
+uint64_t agent_clock_ns(void); // CLOCK_MONOTONIC

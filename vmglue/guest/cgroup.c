@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/guest/cgroup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int root_fd = -1, user_fd = -1, events_fd = -1;
+
+// Execs that ended and left processes behind.
+static uint32_t *leftover;
+static size_t leftover_count, leftover_capacity;
+
+static int write_text(int dir, const char *name, const char *text)
+{
+    int fd = openat(dir, name, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    ssize_t written = write(fd, text, strlen(text));
+    int result = written < 0 ? -errno : 0;
+    close(fd);
+    return result;
+}
+
+static ssize_t read_text(int dir, const char *name, char *ret_text, size_t size)
+{
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    ssize_t got = read(fd, ret_text, size - 1);
+    if (got < 0)
+        got = -errno;
+    close(fd);
+    ret_text[got > 0 ? got : 0] = 0;
+    return got;
+}
+
+// A fork bomb must leave the kernel enough to run the agent and its helpers.
+static void limit_processes(void)
+{
+    char text[32];
+    int proc = open("/proc/sys/kernel", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    long limit = 0;
+    if (proc >= 0 && read_text(proc, "threads-max", text, sizeof text) > 0)
+        limit = atol(text);
+    if (proc >= 0 && read_text(proc, "pid_max", text, sizeof text) > 0 && atol(text) < limit)
+        limit = atol(text);
+    if (proc >= 0)
+        close(proc);
+    if (limit < 128 || write_text(root_fd, "cgroup.subtree_control", "+pids") < 0)
+        return;
+    snprintf(text, sizeof text, "%ld", limit - limit / 8 - 32);
+    write_text(user_fd, "pids.max", text);
+}
+
+int cgroup_init(const char *root)
+{
+    root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0)
+        return -errno;
+    if (faccessat(root_fd, "cgroup.procs", F_OK, 0) < 0) {
+        close(root_fd);
+        root_fd = -1;
+        return -EOPNOTSUPP;
+    }
+    mkdirat(root_fd, "user", 0755);
+    user_fd = openat(root_fd, "user", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (user_fd < 0)
+        return -errno;
+    events_fd = openat(user_fd, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    limit_processes();
+    return events_fd < 0 ? -errno : 0;
+}
+
+bool cgroup_available(void)
+{
+    return events_fd >= 0;
+}
+
+static void exec_name(uint32_t id, char ret_name[16])
+{
+    snprintf(ret_name, 16, "exec-%u", id);
+}
+
+int cgroup_exec_make(uint32_t id)
+{
+    char name[16];
+    exec_name(id, name);
+    if (!cgroup_available())
+        return -EOPNOTSUPP;
+    if (mkdirat(user_fd, name, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(user_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+int cgroup_exec_kill(uint32_t id)
+{
+    char path[40];
+    snprintf(path, sizeof path, "exec-%u/cgroup.kill", id);
+    return cgroup_available() ? write_text(user_fd, path, "1") : -EOPNOTSUPP;
+}
+
+static bool exec_remove(uint32_t id)
+{
+    char name[16];
+    exec_name(id, name);
+    return unlinkat(user_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
+
+void cgroup_exec_done(uint32_t id)
+{
+    if (!cgroup_available() || exec_remove(id))
+        return;
+    if (leftover_count == leftover_capacity) {
+        size_t capacity = leftover_capacity * 2 + 16;
+        uint32_t *grown = realloc(leftover, capacity * sizeof *grown);
+        if (grown == NULL)
+            return; // an empty directory stays
+        leftover = grown;
+        leftover_capacity = capacity;
+    }
+    leftover[leftover_count++] = id;
+}
+
+void cgroup_sweep(void)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < leftover_count; i++) {
+        if (!exec_remove(leftover[i]))
+            leftover[kept++] = leftover[i];
+    }
+    leftover_count = kept;
+}
+
+int cgroup_user_kill(void)
+{
+    return cgroup_available() ? write_text(user_fd, "cgroup.kill", "1") : -EOPNOTSUPP;
+}
+
+static int events_field(const char *name)
+{
+    char text[256];
+    ssize_t got = events_fd < 0 ? -EOPNOTSUPP : pread(events_fd, text, sizeof text - 1, 0);
+    if (got < 0)
+        return -EIO;
+    text[got] = 0;
+    const char *at = strstr(text, name);
+    return at == NULL ? -EIO : at[strlen(name)] == '1';
+}
+
+bool cgroup_user_populated(void)
+{
+    return events_field("populated ") == 1;
+}
+
+int cgroup_freeze(bool frozen)
+{
+    return cgroup_available() ? write_text(user_fd, "cgroup.freeze", frozen ? "1" : "0") : -EOPNOTSUPP;
+}
+
+int cgroup_is_frozen(void)
+{
+    return events_field("frozen ");
+}
+
+int cgroup_events_fd(void)
+{
+    return events_fd;
+}
+
+// True, with its description, when the process sleeps in the kernel where no freeze can reach it.
+static bool describe_if_stuck(int pid, char *ret_text, size_t size)
+{
+    char path[40], text[300];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (read_text(AT_FDCWD, path, text, sizeof text) <= 0)
+        return false;
+    char *name = strchr(text, '('), *end = strrchr(text, ')');
+    if (name == NULL || end == NULL || end[1] != ' ' || end[2] != 'D')
+        return false;
+    *end = 0;
+    snprintf(ret_text, size, "%s (pid %d, waiting in the kernel)", name + 1, pid);
+    return true;
+}
+
+static bool describe_in(int dir, char *ret_text, size_t size)
+{
+    char text[8192];
+    if (dir < 0 || read_text(dir, "cgroup.procs", text, sizeof text) <= 0)
+        return false;
+    for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n")) {
+        if (describe_if_stuck(atoi(at), ret_text, size))
+            return true;
+    }
+    return false;
+}
+
+void cgroup_describe_unfrozen(char *ret_text, size_t size)
+{
+    snprintf(ret_text, size, "some process");
+    int copy = user_fd < 0 ? -1 : openat(user_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *user = copy < 0 ? NULL : fdopendir(copy);
+    if (user == NULL)
+        return;
+    bool found = false;
+    struct dirent *entry;
+    while (!found && (entry = readdir(user)) != NULL) {
+        if (entry->d_type != DT_DIR || strcmp(entry->d_name, "..") == 0)
+            continue;
+        int dir = openat(user_fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        found = describe_in(dir, ret_text, size);
+        if (dir >= 0)
+            close(dir);
+    }
+    closedir(user);
+}
+
+void cgroup_remove_all(void)
+{
+    if (!cgroup_available())
+        return;
+    cgroup_freeze(false);
+    cgroup_user_kill();
+    for (int tries = 0; tries < 1000 && cgroup_user_populated(); tries++)
+        usleep(1000);
+    int copy = openat(user_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *user = copy < 0 ? NULL : fdopendir(copy);
+    for (struct dirent *entry; user != NULL && (entry = readdir(user)) != NULL;) {
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+            unlinkat(user_fd, entry->d_name, AT_REMOVEDIR);
+    }
+    if (user != NULL)
+        closedir(user);
+    unlinkat(root_fd, "user", AT_REMOVEDIR);
+}
