@@ -9,8 +9,8 @@
 #pragma once
 
 struct error {
-    int code;        // -errno
-    char text[512];  // what is wrong, where, and what to do next; no newline
+    int code;       // -errno
+    char text[512]; // what is wrong, where, and what to do next; no newline
 };
 
 // Fills *err (if not NULL) with a formatted sentence and returns `code` (a negative errno).

@@ -9,11 +9,11 @@ enum { BLOCK_SIZE = 4096 };
 #define BLOCK_SHIFT 12
 
 struct volume_id {
-    uint64_t value;    // 0 = none
+    uint64_t value; // 0 = none
 };
 struct base_id {
-    uint64_t value;    // 0 = none
+    uint64_t value; // 0 = none
 };
 struct doc_id {
-    uint64_t value;    // 0 = none
+    uint64_t value; // 0 = none
 };

@@ -22,20 +22,20 @@
 #include <sys/uio.h>
 
 enum io_code {
-    IO_READ,        // fd, iov/iov_count, offset
-    IO_WRITE,       // fd, iov/iov_count, offset
-    IO_FDATASYNC,   // fd
-    IO_OPEN,        // path, flags (O_*), mode -> fd
-    IO_CLOSE,       // fd
-    IO_RENAME,      // path, path2
-    IO_UNLINK,      // path
-    IO_MKDIR,       // path, mode
-    IO_FSYNC_DIR,   // path
+    IO_READ,      // fd, iov/iov_count, offset
+    IO_WRITE,     // fd, iov/iov_count, offset
+    IO_FDATASYNC, // fd
+    IO_OPEN,      // path, flags (O_*), mode -> fd
+    IO_CLOSE,     // fd
+    IO_RENAME,    // path, path2
+    IO_UNLINK,    // path
+    IO_MKDIR,     // path, mode
+    IO_FSYNC_DIR, // path
     // Sockets, only for front ends (the simulated loop answers -ENOTSUP):
-    IO_RECV,        // fd, iov[0]: one receive, may be short; 0 is the end
-    IO_SENDMSG,     // fd, iov/iov_count (MSG_NOSIGNAL)
-    IO_ACCEPT,      // fd -> fd (close-on-exec)
-    IO_POLL,        // fd, flags (POLLIN...) -> revents
+    IO_RECV,    // fd, iov[0]: one receive, may be short; 0 is the end
+    IO_SENDMSG, // fd, iov/iov_count (MSG_NOSIGNAL)
+    IO_ACCEPT,  // fd -> fd (close-on-exec)
+    IO_POLL,    // fd, flags (POLLIN...) -> revents
 };
 
 struct io_op {
@@ -75,18 +75,19 @@ struct loop_ops {
     void (*cancel_timer)(struct loop *loop, struct loop_timer *timer);
     // Runs ready work; with `wait`, sleeps until there is some. Returns < 0 only when the loop is broken.
     int (*run_once)(struct loop *loop, bool wait);
-    uint64_t (*now_ns)(struct loop *loop);      // monotonic
-    uint64_t (*wall_ns)(struct loop *loop);     // CLOCK_REALTIME
+    uint64_t (*now_ns)(struct loop *loop);  // monotonic
+    uint64_t (*wall_ns)(struct loop *loop); // CLOCK_REALTIME
     void (*random)(struct loop *loop, void *buffer, size_t size);
     // Names in a directory, for start-up only (blocks); calls each(name). Returns 0 or -errno.
-    int (*list_dir)(struct loop *loop, const char *path, void (*each)(void *context, const char *name), void *context);
+    int (*list_dir)(struct loop *loop, const char *path, void (*each)(void *context, const char *name),
+            void *context);
     // Exclusive advisory lock on an open file; -EBUSY when held elsewhere. Released by closing it.
     int (*lock_file)(struct loop *loop, int fd);
 };
 
 struct loop {
     const struct loop_ops *ops;
-    unsigned index;    // which shard this is
+    unsigned index; // which shard this is
 };
 
 static inline void loop_submit(struct loop *loop, struct io_op *op)
@@ -117,8 +118,9 @@ struct io_full {
     struct iovec iov[IO_FULL_IOV];
     void (*done)(struct io_full *full, int result);
 };
-void io_full_submit(struct loop *loop, struct io_full *full, enum io_code code, int fd, const struct iovec *iov,
-        unsigned iov_count, uint64_t offset, void (*done)(struct io_full *full, int result));
+void io_full_submit(struct loop *loop, struct io_full *full, enum io_code code, int fd,
+        const struct iovec *iov, unsigned iov_count, uint64_t offset,
+        void (*done)(struct io_full *full, int result));
 
 // Start-up and shut-down only: submits and runs the loop until the operation is done.
 int64_t io_sync(struct loop *loop, struct io_op *op);

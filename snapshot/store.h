@@ -18,19 +18,22 @@ struct store;
 struct volume;
 
 struct store_config {
-    uint64_t log_file_bytes;      // size of one log file; default 64 MiB; multiple of 4 KiB, at least 64 KiB
-    uint64_t log_budget_bytes;    // the log never takes more than this; 0 = default (48 GiB)
-    uint32_t spare_log_files;     // how many prewritten files to keep ahead; default 2
+    uint64_t log_file_bytes;   // size of one log file; default 64 MiB; multiple of 4 KiB, at least 64 KiB
+    uint64_t log_budget_bytes; // the log never takes more than this; 0 = default (48 GiB)
+    uint32_t spare_log_files;  // how many prewritten files to keep ahead; default 2
 };
 
 // Creates the directory (it may exist when empty) with superblock and first log file, durably.
-int store_init(struct loop *loop, const char *directory, const struct store_config *config, struct error *err);
+int store_init(
+        struct loop *loop, const char *directory, const struct store_config *config, struct error *err);
 // Locks the store, replays the log, opens a new log file. Drives loops[0] itself. log_budget_bytes of
 // `config` overrides the stored one when not 0; config may be NULL.
-int store_open(struct loop **loops, unsigned loop_count, const char *directory, const struct store_config *config,
-        struct store **ret_store, struct error *err);
+int store_open(struct loop **loops, unsigned loop_count, const char *directory,
+        const struct store_config *config, struct store **ret_store, struct error *err);
 // After the loops' threads have stopped: waits for I/O in flight, syncs the log, releases the lock.
 struct store *store_close(struct store *store);
+// Frees the memory of a store without any I/O, as a power cut would: for simulated worlds only.
+void store_abandon(struct store *store);
 
 struct loop *store_loop(struct store *store, unsigned index);
 unsigned store_loop_count(struct store *store);
@@ -38,51 +41,54 @@ const char *store_directory(struct store *store);
 void store_uuid(struct store *store, uint8_t ret_uuid[16]);
 
 struct store_stat {
-    uint64_t log_budget_bytes, log_used_bytes;     // used: files that hold records
-    uint64_t log_spare_bytes;                      // prewritten, waiting
-    uint64_t live_block_refs;                      // tree slots that refer to log blocks
-    uint64_t logical_bytes;                        // sum of volume sizes
-    uint64_t written_bytes_total;                  // bytes sent to log files since open
-    uint64_t sync_count_total;                     // fdatasync calls since open
+    uint64_t log_budget_bytes, log_used_bytes; // used: files that hold records
+    uint64_t log_spare_bytes;                  // prewritten, waiting
+    uint64_t live_block_refs;                  // tree slots that refer to log blocks
+    uint64_t logical_bytes;                    // sum of volume sizes
+    uint64_t written_bytes_total;              // bytes sent to log files since open
+    uint64_t sync_count_total;                 // fdatasync calls since open
     uint64_t volumes, bases, docs, tree_nodes;
     uint64_t appended_seq, acknowledged_seq, durable_seq;
     uint64_t recovered_records, recovered_bytes, recovery_ns;
-    int failed;                                    // 0, or the -errno that stopped the writers
+    int failed; // 0, or the -errno that stopped the writers
 };
-void store_stat(struct store *store, struct store_stat *ret_stat);    // [any], also on loops
+void store_stat(struct store *store, struct store_stat *ret_stat); // [any], also on loops
 
 // ---- What exists. [any], also on loops; answers are copies, taken under the catalog's lock. ----
 
 enum volume_kind { VOLUME_DISK = 1, VOLUME_MEMORY = 2 };
-enum { STORE_NAME_MAX = 200 };    // bytes, without the terminating zero
+enum { STORE_NAME_MAX = 200 }; // bytes, without the terminating zero
 
 struct volume_info {
     struct volume_id id;
-    char name[STORE_NAME_MAX + 1];    // "" = anonymous
+    char name[STORE_NAME_MAX + 1]; // "" = anonymous
     enum volume_kind kind;
     uint64_t size_bytes;
-    struct base_id parent;            // base it was forked from, 0 = none
+    struct base_id parent; // base it was forked from, 0 = none
     uint64_t created_wall_ns;
 };
-int store_volume_find(struct store *store, const char *name, struct volume_info *ret_info);    // -ENOENT
+int store_volume_find(struct store *store, const char *name, struct volume_info *ret_info); // -ENOENT
 int store_volume_get(struct store *store, struct volume_id id, struct volume_info *ret_info);
 // Calls each() for a copy of every volume, by id.
-void store_volume_list(struct store *store, void (*each)(void *context, const struct volume_info *info), void *context);
+void store_volume_list(
+        struct store *store, void (*each)(void *context, const struct volume_info *info), void *context);
 
 struct base_info {
     struct base_id id;
     uint64_t size_bytes;
     enum volume_kind kind;
-    struct volume_id source;          // the volume that was frozen
-    struct base_id parent;            // the base that volume came from
+    struct volume_id source; // the volume that was frozen
+    struct base_id parent;   // the base that volume came from
     uint64_t created_wall_ns;
-    uint64_t users;                   // docs and open handles that keep it
+    uint64_t users; // docs and open handles that keep it
 };
 int store_base_get(struct store *store, struct base_id id, struct base_info *ret_info);
-void store_base_list(struct store *store, void (*each)(void *context, const struct base_info *info), void *context);
+void store_base_list(
+        struct store *store, void (*each)(void *context, const struct base_info *info), void *context);
 
 // A doc is a catalog row of the layers above: a named thing with bytes of its own (JSON by convention), that
-// keeps bases and volumes alive. Names are unique per kind ("" = none). The blob (device state) is read on demand.
+// keeps bases and volumes alive. Names are unique per kind ("" = none). The blob (device state) is read on
+// demand.
 enum doc_kind { DOC_SNAPSHOT = 1, DOC_MACHINE = 2, DOC_SANDBOX = 3, DOC_OTHER = 4 };
 enum { DOC_REFS_MAX = 16, DOC_BODY_MAX = 256 * 1024, DOC_BLOB_MAX = 1792 * 1024 };
 
@@ -91,18 +97,19 @@ struct doc {
     enum doc_kind kind;
     char name[STORE_NAME_MAX + 1];
     uint64_t created_wall_ns;
-    struct base_id bases[DOC_REFS_MAX];       // kept alive while the doc exists
+    struct base_id bases[DOC_REFS_MAX]; // kept alive while the doc exists
     unsigned base_count;
-    struct volume_id volumes[DOC_REFS_MAX];   // a volume named here cannot be deleted before the doc
+    struct volume_id volumes[DOC_REFS_MAX]; // a volume named here cannot be deleted before the doc
     unsigned volume_count;
-    char *body;                               // malloc'ed, body_bytes and a zero after them
+    char *body; // malloc'ed, body_bytes and a zero after them
     size_t body_bytes;
-    size_t blob_bytes;                        // 0 = no blob
+    size_t blob_bytes; // 0 = no blob
 };
-void doc_free(struct doc *doc);               // frees body; accepts NULL
+void doc_free(struct doc *doc); // frees body; accepts NULL
 int store_doc_find(struct store *store, enum doc_kind kind, const char *name, struct doc *ret_doc);
 int store_doc_get(struct store *store, struct doc_id id, struct doc *ret_doc);
-void store_doc_list(struct store *store, enum doc_kind kind, void (*each)(void *context, const struct doc *doc), void *context);
+void store_doc_list(struct store *store, enum doc_kind kind,
+        void (*each)(void *context, const struct doc *doc), void *context);
 // Reads the blob, checked; *ret_bytes is malloc'ed. [any]
 int store_doc_blob(struct store *store, struct doc_id id, void **ret_bytes, size_t *ret_size);
 

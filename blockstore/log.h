@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The log: the store's only commit point. Append-only files of records (record.h) of one fixed size,
+// zero-written before their first use and recycled afterwards.
+//
+// Order and acknowledgement: appends get consecutive sequence numbers in the order of log_append (of one
+// loop; between loops any order). An append is acknowledged (done) after the kernel completed its write *and*
+// those of all records before it, in log order. log_sync is answered when every record acknowledged before
+// the call is on stable storage; syncs are grouped. The first failed write or sync stops the log for good
+// (-ESTALE): what was not synced is in doubt. Space: at most budget_bytes. Ordinary appends leave one file's
+// worth free for those with `reserve`. The oldest files retire when no tree refers to their blocks any more
+// (log_ref/log_unref) and no read is in flight (pins). Threads: log_append, log_sync and log_read are called
+// on op->loop's thread; done runs there. log_ref, log_unref: any.
+#pragma once
+
+#include "blockstore/error.h"
+#include "blockstore/io.h"
+#include "blockstore/locator.h"
+#include "blockstore/record.h"
+
+struct log;
+
+struct log_config {
+    const char *directory; // STORE/log
+    uint64_t file_bytes, budget_bytes;
+    unsigned spare_files;
+    uint64_t seed; // of header checksums
+    // Composes the image of the catalog; called on loop 0 when every record so far is applied and none is in
+    // flight. *ret_bytes is malloc'ed.
+    void (*image)(void *context, void **ret_bytes, size_t *ret_size);
+    void *context;
+};
+
+struct log_replay {
+    // Once, with the image at the head of the oldest file.
+    int (*image)(void *context, const void *bytes, size_t size, struct error *err);
+    // Every later WRITE, ZERO, TRIM, TXN in order. `first` locates the first payload block; body is checked.
+    int (*record)(
+            void *context, const struct record *record, const void *body, locator_t first, struct error *err);
+    void *context;
+};
+
+// Creates the directory's first file, durably. The directory exists and is empty.
+int log_create(struct loop *loop, const struct log_config *config, struct error *err);
+// Replays and makes ready for appends; drives loops[0]. *ret_log is set before the first replay callback, so
+// that the callbacks can take references; NULL again on failure.
+int log_open(struct loop **loops, unsigned loop_count, const struct log_config *config,
+        const struct log_replay *replay, struct log **ret_log, struct error *err);
+// Closes a descriptor by driving the loop; accepts -1.
+void log_close_fd(struct loop *loop, int fd);
+// The loops' threads have stopped; waits for what is in flight by driving them, syncs, closes.
+struct log *log_close(struct log *log);
+// Frees memory and descriptors' bookkeeping only: for the simulator, after a power cut.
+struct log *log_abandon(struct log *log);
+
+struct log_append {
+    // Set by the caller, unchanged until done:
+    struct loop *loop;
+    enum record_kind kind;
+    bool reserve;
+    uint64_t volume;
+    uint32_t epoch;
+    const struct record_extent *extents;
+    uint32_t extent_count;
+    void *payload; // 4 KiB-aligned, payload_blocks blocks
+    uint32_t payload_blocks;
+    const void *body; // inline body when body_blocks is 0 (else the first body_blocks of payload)
+    uint32_t body_bytes, body_blocks;
+    void (*done)(struct log_append *append, int result);
+    // Set by the log:
+    uint64_t seq;
+    locator_t first; // of the first payload block
+    // Private:
+    struct log_file *file;
+    uint64_t header_block, durable;
+    uint32_t part, parts;
+    void *header;
+    struct io_full write;
+    struct log *log;
+    struct log_append *next, *work_next;
+    struct loop_work work;
+    int result;
+    bool complete;
+};
+void log_append(struct log *log, struct log_append *append);
+// Largest payload of a WRITE, and of a TXN, in blocks.
+uint32_t log_payload_max(struct log *log);
+uint32_t log_txn_payload_max(struct log *log);
+
+struct log_sync {
+    struct loop *loop;
+    void (*done)(struct log_sync *sync, int result);
+    // Private:
+    uint64_t target;
+    struct log_sync *next;
+    struct loop_work work;
+    int result;
+};
+void log_sync(struct log *log, struct log_sync *sync);
+
+struct log_read {
+    struct loop *loop;
+    locator_t first;
+    uint32_t count;                                  // consecutive blocks
+    void *buffer;                                    // any alignment; 4 KiB-aligned when direct
+    bool direct;                                     // past the page cache
+    void (*done)(struct log_read *read, int result); // -EBADMSG: bytes do not match their checksums
+    // Private:
+    struct log *log;
+    struct log_file *file;
+    struct io_full io;
+    void *bounce;
+    bool retried;
+};
+void log_read(struct log *log, struct log_read *read);
+
+// Blocks that trees refer to. Counts are exact: a file without references and pins is free.
+void log_ref(struct log *log, locator_t locator, uint64_t count);
+void log_unref(struct log *log, locator_t locator, uint64_t count);
+// Whether the file that the locator names is there (recovery: it may have retired).
+bool log_holds(struct log *log, locator_t locator);
+uint64_t log_block_sum(struct log *log, locator_t locator);
+
+struct log_stat {
+    uint64_t used_bytes, spare_bytes, budget_bytes, written_bytes, sync_count;
+    uint64_t appended_seq, acknowledged_seq, durable_seq;
+    uint64_t recovered_records, recovered_bytes, live_refs;
+    int failed;
+};
+void log_stat(struct log *log, struct log_stat *ret_stat);

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recovery. First every file's headers are walked by themselves; then the files are chained; then the records
+// of the chain are applied in order. The log ends at the first record that is not whole, but only if nothing
+// says that it had been durable: each header carries how far the log was durable when it was written, so
+// damage inside the durable part is reported and never taken for the end.
+//
+// A file follows another when its head continues the sequence numbers and carries the same incarnation: stale
+// files and stale records after the end, of an earlier life or of a process that died, fail one of the two.
+#include "blockstore/log_private.h"
+
+#include "blockstore/cursor.h"
+#include "blockstore/digest.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW_BLOCKS = 64 };
+
+struct found_file {
+    uint64_t number;
+    struct log_file *file;
+    bool head_valid;
+    uint64_t oldest_claim;       // of the head
+    uint64_t retire_claim;       // of the last RETIRE
+    uint64_t first_seq, end_seq; // records [first, end)
+    uint64_t end_block;
+    uint64_t durable; // largest claim of any header in the file
+    uint64_t first_incarnation, first_previous, last_incarnation;
+    uint64_t limit_block; // the walk ends here at the latest
+};
+
+struct recovery {
+    struct log *log;
+    struct loop *loop;
+    struct found_file *files;
+    unsigned count, capacity;
+    uint64_t *spares;
+    unsigned spare_count, spare_capacity;
+    uint8_t *window;
+    struct log_file *window_file;
+    uint64_t window_at, window_count;
+    struct record_arrays arrays;
+    uint8_t *payload;
+    // While applying:
+    uint64_t durable;
+    uint8_t *image;
+    size_t image_size;
+    bool image_applied;
+};
+
+static void note_name(void *context, const char *name)
+{
+    struct recovery *self = context;
+    bool spare = strncmp(name, "spare.", 6) == 0;
+    const char *digits = spare ? name + 6 : name;
+    char *end;
+    if (!isdigit((unsigned char)*digits))
+        return;
+    uint64_t number = strtoull(digits, &end, 10);
+    if (*end != 0)
+        return;
+    unsigned *count = spare ? &self->spare_count : &self->count;
+    unsigned *capacity = spare ? &self->spare_capacity : &self->capacity;
+    if (*count == *capacity) {
+        *capacity = *capacity == 0 ? 16 : *capacity * 2;
+        if (spare)
+            self->spares = realloc(self->spares, *capacity * sizeof *self->spares);
+        else
+            self->files = realloc(self->files, *capacity * sizeof *self->files);
+        if ((spare ? (void *)self->spares : (void *)self->files) == NULL)
+            abort();
+    }
+    if (spare)
+        self->spares[(*count)++] = number;
+    else
+        self->files[(*count)++] = (struct found_file){.number = number};
+}
+
+static int compare_files(const void *a, const void *b)
+{
+    const struct found_file *x = a, *y = b;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+// One block of a file, or NULL with *ret_result 0 beyond its end and -errno on an error.
+static const void *block_at(struct recovery *self, struct log_file *file, uint64_t block, int *ret_result)
+{
+    *ret_result = 0;
+    if (block >= self->log->file_blocks)
+        return NULL;
+    if (self->window_file != file || block < self->window_at ||
+            block >= self->window_at + self->window_count) {
+        uint64_t left = self->log->file_blocks - block, want = left < WINDOW_BLOCKS ? left : WINDOW_BLOCKS;
+        self->window_file = NULL;
+        int r = io_sync_full(
+                self->loop, IO_READ, file->read_fd, self->window, want * BLOCK_SIZE, block * BLOCK_SIZE);
+        if (r == -ENODATA && want > 1) { // a short file: block by block
+            want = 1;
+            r = io_sync_full(
+                    self->loop, IO_READ, file->read_fd, self->window, BLOCK_SIZE, block * BLOCK_SIZE);
+        }
+        if (r == -ENODATA)
+            return NULL;
+        if (r < 0) {
+            *ret_result = r;
+            return NULL;
+        }
+        self->window_file = file;
+        self->window_at = block;
+        self->window_count = want;
+    }
+    return self->window + (block - self->window_at) * BLOCK_SIZE;
+}
+
+// 1 and the record, 0 when there is none at that place, -errno when the file cannot be read.
+static int record_at(struct recovery *self, struct log_file *file, uint64_t number, uint64_t block,
+        struct record *ret_record)
+{
+    int r;
+    const void *bytes = block_at(self, file, block, &r);
+    if (bytes == NULL)
+        return r;
+    if (record_decode(bytes, self->log->config.seed, &self->arrays, ret_record) < 0 ||
+            ret_record->file != number)
+        return 0;
+    return block + 1 + ret_record->payload_blocks <= self->log->file_blocks;
+}
+
+// Whether `record` may follow in a file whose walk stands at `f`.
+static bool continues(const struct found_file *f, const struct record *record)
+{
+    if (record->seq != f->end_seq)
+        return false;
+    return record->incarnation == f->last_incarnation ||
+           (record->kind == RECORD_OPEN && record->previous == f->last_incarnation);
+}
+
+static int walk_file(struct recovery *self, struct found_file *f)
+{
+    struct record record;
+    while (f->end_block < f->limit_block) {
+        int r = record_at(self, f->file, f->number, f->end_block, &record);
+        if (r <= 0)
+            return r;
+        if (f->end_block == 0) {
+            if (record.kind != RECORD_IMAGE || record.part != 0)
+                return 0;
+            f->head_valid = true;
+            f->oldest_claim = record.volume;
+            f->first_seq = f->end_seq = record.seq;
+            f->first_incarnation = f->last_incarnation = record.incarnation;
+            f->first_previous = record.previous;
+        }
+        if (!continues(f, &record))
+            return 0;
+        if (record.durable > f->durable)
+            f->durable = record.durable;
+        if (record.kind == RECORD_OPEN)
+            f->last_incarnation = record.incarnation;
+        if (record.kind == RECORD_RETIRE) {
+            f->retire_claim = record.volume;
+        }
+        f->end_seq++;
+        f->end_block += 1 + record.payload_blocks;
+    }
+    return 0;
+}
+
+// Looks for later headers behind the end of the walk: evidence of what had been durable.
+static int scan_rest(struct recovery *self, struct found_file *f)
+{
+    struct record record;
+    for (uint64_t block = f->end_block; block < self->log->file_blocks; block++) {
+        int r = record_at(self, f->file, f->number, block, &record);
+        if (r < 0)
+            return r;
+        if (r > 0 && record.durable > f->durable)
+            f->durable = record.durable;
+    }
+    return 0;
+}
+
+// The chain that starts at files[start]: marks how far it goes. Returns the index after the last file;
+// order[] gets indices.
+static unsigned chain_from(struct recovery *self, unsigned start, unsigned *order)
+{
+    unsigned count = 0, at = start;
+    order[count++] = at;
+    for (unsigned next = at + 1; next < self->count; next++) {
+        const struct found_file *f = &self->files[at], *n = &self->files[next];
+        bool same_life =
+                n->first_incarnation == f->last_incarnation || n->first_previous == f->last_incarnation;
+        if (!n->head_valid || n->first_seq != f->end_seq || !same_life)
+            continue;
+        at = next;
+        order[count++] = at;
+    }
+    return count;
+}
+
+static uint64_t durable_claim(struct recovery *self)
+{
+    uint64_t durable = 0;
+    for (unsigned i = 0; i < self->count; i++)
+        if (self->files[i].durable > durable)
+            durable = self->files[i].durable;
+    return durable;
+}
+
+// Which file the chain says is the oldest that counts.
+static uint64_t chain_claim(struct recovery *self, const unsigned *order, unsigned count)
+{
+    uint64_t claim = 0;
+    for (unsigned i = 0; i < self->count; i++)
+        if (self->files[i].head_valid && self->files[i].oldest_claim > claim)
+            claim = self->files[i].oldest_claim;
+    for (unsigned i = 0; i < count; i++)
+        if (self->files[order[i]].retire_claim > claim)
+            claim = self->files[order[i]].retire_claim;
+    return claim;
+}
+
+static int damaged(struct recovery *self, const struct found_file *f, struct error *err)
+{
+    return error_set(err, -EBADMSG,
+            "log file %s/%08" PRIu64 " is damaged at byte %" PRIu64 ": record %" PRIu64
+            " was durable and cannot be read; restore this file from a copy, or the store from a backup",
+            self->log->directory, f->number, f->end_block * BLOCK_SIZE, f->end_seq);
+}
+
+// Finds the chain. *ret_order is malloc'ed.
+static int find_chain(struct recovery *self, unsigned **ret_order, unsigned *ret_count, struct error *err)
+{
+    unsigned *order = calloc(self->count + 1, sizeof *order), stuck = UINT32_MAX;
+    if (order == NULL)
+        abort();
+    for (int round = 0; round < 2; round++) {
+        uint64_t durable = durable_claim(self);
+        for (unsigned start = 0; start < self->count; start++) {
+            if (!self->files[start].head_valid)
+                continue;
+            unsigned count = chain_from(self, start, order);
+            struct found_file *last = &self->files[order[count - 1]];
+            if (self->files[start].number != chain_claim(self, order, count))
+                continue;
+            if (round == 0) { // the end must stand against what lies behind it
+                int r = scan_rest(self, last);
+                for (unsigned i = 0; r == 0 && i < self->count; i++)
+                    if (!self->files[i].head_valid && self->files[i].number > last->number)
+                        r = scan_rest(self, &self->files[i]);
+                if (r < 0) {
+                    free(order);
+                    return error_set(err, r, "cannot read log file %s/%08" PRIu64 ": %s",
+                            self->log->directory, last->number, strerror(-r));
+                }
+                durable = durable_claim(self);
+            }
+            if (last->end_seq > durable) {
+                self->durable = durable;
+                *ret_order = order;
+                *ret_count = count;
+                return 0;
+            }
+            stuck = order[count - 1];
+        }
+    }
+    free(order);
+    if (stuck != UINT32_MAX)
+        return damaged(self, &self->files[stuck], err);
+    return error_set(err, -EBADMSG,
+            "the log in %s has no readable beginning: a log file is missing or its first block is damaged; "
+            "restore it from a copy",
+            self->log->directory);
+}
+
+static bool payload_right(struct recovery *self, struct log_file *file, const struct record *record,
+        uint64_t block, int *ret_result)
+{
+    *ret_result = io_sync_full(self->loop, IO_READ, file->read_fd, self->payload,
+            (size_t)record->payload_blocks * BLOCK_SIZE, (block + 1) * BLOCK_SIZE);
+    if (*ret_result == -ENODATA)
+        *ret_result = -EBADMSG;
+    if (*ret_result < 0)
+        return false;
+    for (uint32_t i = 0; i < record->payload_blocks; i++)
+        if (digest_block(self->payload + (size_t)i * BLOCK_SIZE) != record->sums[i])
+            return false;
+    return true;
+}
+
+// Checks the payloads that nothing says were durable. 1 = the log is shorter than the headers said.
+static int verify_tail(struct recovery *self, const unsigned *order, unsigned count, struct error *err)
+{
+    struct record record;
+    for (unsigned i = 0; i < count; i++) {
+        struct found_file *f = &self->files[order[i]];
+        for (uint64_t block = 0; f->end_seq - 1 > self->durable && block < f->end_block;
+                block += 1 + record.payload_blocks) {
+            int r = record_at(self, f->file, f->number, block, &record);
+            if (r <= 0)
+                return error_set(
+                        err, r < 0 ? r : -EBADMSG, "log file %s changed while it was read", f->file->path);
+            if (record.seq <= self->durable || record.payload_blocks == 0 ||
+                    payload_right(self, f->file, &record, block, &r))
+                continue;
+            if (r < 0 && r != -EBADMSG)
+                return error_set(err, r, "cannot read log file %s: %s", f->file->path, strerror(-r));
+            for (unsigned later = i + 1; later < count; later++)
+                self->files[order[later]].head_valid = false;
+            struct log_file *file = f->file;
+            *f = (struct found_file){.number = f->number, .file = file, .limit_block = block};
+            r = walk_file(self, f);
+            return r < 0 ? r : 1;
+        }
+    }
+    return 0;
+}
+
+static int apply_image(struct recovery *self, const struct record *record, const void *body,
+        const struct log_replay *replay, struct error *err)
+{
+    self->image = realloc(self->image, self->image_size + record->body_bytes + 1);
+    if (self->image == NULL)
+        abort();
+    memcpy(self->image + self->image_size, body, record->body_bytes);
+    self->image_size += record->body_bytes;
+    if (record->part + 1 < record->parts)
+        return 0;
+    self->image_applied = true;
+    return replay->image(replay->context, self->image, self->image_size, err);
+}
+
+static int apply_record(struct recovery *self, struct found_file *f, struct record *record, uint64_t block,
+        bool first_file, const struct log_replay *replay, struct error *err)
+{
+    const void *body = record->inline_body;
+    if (record->body_blocks > 0 && (record->kind != RECORD_IMAGE || first_file)) {
+        int r;
+        if (!payload_right(self, f->file, record, block, &r)) {
+            if (r < 0 && r != -EBADMSG)
+                return error_set(err, r, "cannot read log file %s: %s", f->file->path, strerror(-r));
+            f->end_block = block;
+            f->end_seq = record->seq;
+            return damaged(self, f, err);
+        }
+        body = self->payload;
+    }
+    memcpy(&f->file->sums[block + 1], record->sums, record->payload_blocks * sizeof(uint64_t));
+    self->log->recovered_records++;
+    self->log->recovered_bytes += (1 + (uint64_t)record->payload_blocks) * BLOCK_SIZE;
+    self->log->incarnation = record->incarnation;
+    if (record->kind == RECORD_IMAGE)
+        return first_file ? apply_image(self, record, body, replay, err) : 0;
+    if (record->kind <= RECORD_TXN)
+        return replay->record(replay->context, record, body, locator_log(f->number, block + 1), err);
+    return 0;
+}
+
+static int apply_file(struct recovery *self, struct found_file *f, bool first_file,
+        const struct log_replay *replay, struct error *err)
+{
+    struct record record;
+    atomic_store(&self->log->table[f->number % LOG_TABLE_SIZE], f->file);
+    f->file->number = f->number;
+    for (uint64_t block = 0; block < f->end_block; block += 1 + record.payload_blocks) {
+        int r = record_at(self, f->file, f->number, block, &record);
+        if (r <= 0)
+            return error_set(
+                    err, r < 0 ? r : -EBADMSG, "log file %s changed while it was read", f->file->path);
+        r = apply_record(self, f, &record, block, first_file, replay, err);
+        if (r < 0)
+            return r;
+    }
+    f->file->used_blocks = f->end_block;
+    if (first_file && !self->image_applied)
+        return damaged(self, f, err);
+    return 0;
+}
+
+static int apply_chain(struct recovery *self, const unsigned *order, unsigned count,
+        const struct log_replay *replay, struct error *err)
+{
+    struct log *log = self->log;
+    for (unsigned i = 0; i < count; i++) {
+        struct found_file *f = &self->files[order[i]];
+        int r = apply_file(self, f, i == 0, replay, err);
+        if (r < 0)
+            return r;
+        f->file->dirty = f->end_seq > self->durable;
+        if (log->oldest == NULL)
+            log->oldest = f->file;
+        else
+            log->current->next = f->file;
+        log->current = f->file;
+        log->used_files++;
+        log->next_seq = f->end_seq;
+        f->file = NULL; // the log's now
+    }
+    log->acknowledged_seq = log->next_seq - 1;
+    log->durable_seq = self->durable < log->acknowledged_seq ? self->durable : log->acknowledged_seq;
+    return 0;
+}
+
+static int open_found(struct recovery *self, struct error *err)
+{
+    uint64_t highest = 0;
+    for (unsigned i = 0; i < self->count; i++) {
+        struct found_file *f = &self->files[i];
+        f->file = log_file_new(self->log->file_blocks, log_path(self->log->directory, "", f->number));
+        f->limit_block = self->log->file_blocks;
+        int r = log_file_open(self->loop, f->file->path, 0, f->file);
+        if (r == 0)
+            r = walk_file(self, f);
+        if (r < 0)
+            return error_set(err, r, "cannot read log file %s: %s", f->file->path, strerror(-r));
+        highest = f->number > highest ? f->number : highest;
+    }
+    self->log->next_file_number = highest + 1;
+    return 0;
+}
+
+void log_close_fd(struct loop *loop, int fd)
+{
+    struct io_op op = {.code = IO_CLOSE, .fd = fd};
+    if (fd >= 0)
+        io_sync(loop, &op);
+}
+
+// Files outside the chain: they may go once what was recovered is durable (a RETIRE that allows it may not be
+// yet).
+static char **take_leftovers(struct recovery *self)
+{
+    char **paths = calloc(self->count + 1, sizeof *paths);
+    if (paths == NULL)
+        abort();
+    unsigned count = 0;
+    for (unsigned i = 0; i < self->count; i++) {
+        struct log_file *file = self->files[i].file;
+        if (file == NULL)
+            continue;
+        log_close_fd(self->loop, file->fd);
+        log_close_fd(self->loop, file->read_fd);
+        paths[count++] = file->path;
+        file->path = NULL;
+        self->files[i].file = log_file_free(file);
+    }
+    return paths;
+}
+
+static void adopt_spares(struct recovery *self)
+{
+    struct log *log = self->log;
+    for (unsigned i = 0; i < self->spare_count; i++) {
+        if (self->spares[i] >= log->next_spare_number)
+            log->next_spare_number = self->spares[i] + 1;
+        struct log_file *file =
+                log_file_new(log->file_blocks, log_path(log->directory, "spare.", self->spares[i]));
+        uint8_t *last = self->window;
+        bool whole = log->spare_files < log->config.spare_files &&
+                     log->used_files + log->spare_files < log->budget_files &&
+                     log_file_open(self->loop, file->path, 0, file) == 0 &&
+                     io_sync_full(self->loop, IO_READ, file->read_fd, last, BLOCK_SIZE,
+                             (log->file_blocks - 1) * BLOCK_SIZE) == 0;
+        if (whole) {
+            file->next = log->spares;
+            log->spares = file;
+            log->spare_files++;
+            continue;
+        }
+        log_close_fd(self->loop, file->fd);
+        log_close_fd(self->loop, file->read_fd);
+        struct io_op op = {.code = IO_UNLINK, .path = file->path};
+        io_sync(self->loop, &op);
+        log_file_free(file);
+    }
+}
+
+static void recovery_free(struct recovery *self, bool failed)
+{
+    for (unsigned i = 0; i < self->count; i++) {
+        if (failed && self->files[i].file != NULL) {
+            log_close_fd(self->loop, self->files[i].file->fd);
+            log_close_fd(self->loop, self->files[i].file->read_fd);
+            log_file_free(self->files[i].file);
+        }
+    }
+    free(self->files);
+    free(self->spares);
+    free(self->image);
+    io_buffer_free(self->window);
+    io_buffer_free(self->payload);
+}
+
+int log_recover(struct log *log, const struct log_replay *replay, char ***ret_leftovers, struct error *err)
+{
+    struct recovery self = {.log = log, .loop = log->loops[0]};
+    self.window = io_buffer_alloc(WINDOW_BLOCKS * BLOCK_SIZE);
+    self.payload = io_buffer_alloc((size_t)RECORD_PAYLOAD_MAX * BLOCK_SIZE);
+    unsigned *order = NULL, count = 0;
+    log->next_spare_number = 1;
+    int r = log->loops[0]->ops->list_dir(log->loops[0], log->directory, note_name, &self);
+    if (r < 0)
+        error_set(err, r, "cannot list %s: %s", log->directory, strerror(-r));
+    if (r == 0 && self.count > 1)
+        qsort(self.files, self.count, sizeof *self.files, compare_files);
+    if (r == 0)
+        r = open_found(&self, err);
+    int shorter = 1;
+    while (r == 0 && shorter > 0) {
+        free(order);
+        order = NULL;
+        r = find_chain(&self, &order, &count, err);
+        shorter = r == 0 ? verify_tail(&self, order, count, err) : 0;
+        if (shorter < 0)
+            r = shorter;
+    }
+    if (r == 0)
+        r = apply_chain(&self, order, count, replay, err);
+    if (r == 0) {
+        *ret_leftovers = take_leftovers(&self);
+        adopt_spares(&self);
+    }
+    free(order);
+    recovery_free(&self, r < 0);
+    return r;
+}

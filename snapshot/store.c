@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making, opening and closing a store; answers about what it holds.
+#include "snapshot/store_private.h"
+
+#include "blockstore/cursor.h"
+#include "blockstore/superblock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t DEFAULT_LOG_FILE_BYTES = UINT64_C(64) << 20;
+static const uint64_t DEFAULT_LOG_BUDGET_BYTES = UINT64_C(48) << 30;
+enum { DEFAULT_SPARE_LOG_FILES = 2 };
+
+static char *path_of(const char *directory, const char *name)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", directory, name) < 0)
+        abort();
+    return path;
+}
+
+static uint64_t seed_of(const uint8_t uuid[16])
+{
+    struct cursor c = cursor_make((void *)uuid, 16);
+    return cursor_get_u64(&c);
+}
+
+static struct log_config log_config_of(const struct superblock *sb, const char *log_directory)
+{
+    return (struct log_config){.directory = log_directory,
+            .file_bytes = sb->log_file_bytes,
+            .budget_bytes = sb->log_budget_bytes,
+            .spare_files = sb->spare_log_files,
+            .seed = seed_of(sb->uuid)};
+}
+
+// ---- Making one ----
+
+static void empty_image(void *context, void **ret_bytes, size_t *ret_size)
+{
+    *ret_bytes = NULL;
+    *ret_size = 0;
+}
+
+static void count_name(void *context, const char *name)
+{
+    bool *ours = context;
+    static const char *const known[] = {"log", "lock", "superblock.new", "lost+found"};
+    bool match = false;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        match = match || strcmp(name, known[i]) == 0;
+    *ours = *ours && match;
+}
+
+// Makes the directory, or accepts one that is empty or holds a store whose making was cut short.
+static int make_directory(struct loop *loop, const char *directory, struct error *err)
+{
+    struct io_op make = {.code = IO_MKDIR, .path = directory, .mode = 0700};
+    int r = (int)io_sync(loop, &make);
+    if (r < 0 && r != -EEXIST)
+        return error_set(err, r, "cannot make %s: %s", directory, strerror(-r));
+    bool ours = true;
+    r = loop->ops->list_dir(loop, directory, count_name, &ours);
+    if (r < 0)
+        return error_set(err, r, "cannot list %s: %s", directory, strerror(-r));
+    if (!ours)
+        return error_set(err, -EEXIST,
+                "%s is not empty (a store may be there already); give an empty or new directory", directory);
+    return 0;
+}
+
+static void remove_name(void *context, const char *name)
+{
+    void **pair = context;
+    char *path = path_of(pair[1], name);
+    struct io_op op = {.code = IO_UNLINK, .path = path};
+    io_sync(pair[0], &op);
+    free(path);
+}
+
+int store_init(struct loop *loop, const char *directory, const struct store_config *config, struct error *err)
+{
+    struct superblock sb = {.log_file_bytes = DEFAULT_LOG_FILE_BYTES,
+            .log_budget_bytes = DEFAULT_LOG_BUDGET_BYTES,
+            .spare_log_files = DEFAULT_SPARE_LOG_FILES,
+            .created_wall_ns = loop->ops->wall_ns(loop)};
+    if (config != NULL && config->log_file_bytes != 0)
+        sb.log_file_bytes = config->log_file_bytes;
+    if (config != NULL && config->log_budget_bytes != 0)
+        sb.log_budget_bytes = config->log_budget_bytes;
+    if (config != NULL && config->spare_log_files != 0)
+        sb.spare_log_files = config->spare_log_files;
+    loop->ops->random(loop, sb.uuid, sizeof sb.uuid);
+    loop->ops->random(loop, sb.secret, sizeof sb.secret);
+    int r = make_directory(loop, directory, err);
+    if (r < 0)
+        return r;
+    char *log_directory = path_of(directory, "log");
+    struct io_op make = {.code = IO_MKDIR, .path = log_directory, .mode = 0700};
+    r = (int)io_sync(loop, &make);
+    void *pair[2] = {loop, log_directory};
+    if (r == -EEXIST)
+        r = loop->ops->list_dir(loop, log_directory, remove_name, pair);
+    if (r < 0)
+        error_set(err, r, "cannot make %s: %s", log_directory, strerror(-r));
+    struct log_config log_config = log_config_of(&sb, log_directory);
+    log_config.image = empty_image;
+    if (r == 0)
+        r = log_create(loop, &log_config, err);
+    if (r == 0)
+        r = superblock_write(loop, directory, &sb, err);
+    free(log_directory);
+    return r;
+}
+
+// ---- Opening and closing ----
+
+static void compose_image(void *context, void **ret_bytes, size_t *ret_size)
+{
+    struct store *store = context;
+    pthread_mutex_lock(&store->lock);
+    catalog_encode_image(store, ret_bytes, ret_size);
+    pthread_mutex_unlock(&store->lock);
+}
+
+static int take_lock(struct store *store, struct error *err)
+{
+    char *path = path_of(store->directory, "lock");
+    struct loop *loop = store->loops[0];
+    struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDWR | O_CREAT, .mode = 0600};
+    int64_t fd = io_sync(loop, &open);
+    int r = (int)fd;
+    if (fd >= 0) {
+        store->lock_fd = (int)fd;
+        r = loop->ops->lock_file(loop, (int)fd);
+    }
+    if (r == -EBUSY)
+        error_set(err, r,
+                "store %s is in use by another process (see who holds it: fuser %s); stop that daemon first",
+                store->directory, path);
+    else if (r < 0)
+        error_set(err, r, "cannot lock %s: %s", path, strerror(-r));
+    free(path);
+    return r < 0 ? r : 0;
+}
+
+static struct store *store_new(struct loop **loops, unsigned loop_count, const char *directory)
+{
+    struct store *store = calloc(1, sizeof *store);
+    if (store == NULL || (store->directory = strdup(directory)) == NULL ||
+            (store->loops = malloc(loop_count * sizeof *loops)) == NULL)
+        abort();
+    memcpy(store->loops, loops, loop_count * sizeof *loops);
+    store->loop_count = loop_count;
+    store->lock_fd = -1;
+    store->txn_tail = &store->txn_head;
+    pthread_mutex_init(&store->lock, NULL);
+    return store;
+}
+
+static void store_free(struct store *store)
+{
+    store->space.log = NULL;
+    recovery_finish(store);
+    txn_stop_all(store);
+    catalog_free(store);
+    pthread_mutex_destroy(&store->lock);
+    free(store->directory);
+    free(store->loops);
+    free(store);
+}
+
+static int open_log(struct store *store, const struct superblock *sb, struct error *err)
+{
+    char *log_directory = path_of(store->directory, "log");
+    struct log_config config = log_config_of(sb, log_directory);
+    config.image = compose_image;
+    config.context = store;
+    struct log_replay replay = {.image = recovery_image, .record = recovery_record, .context = store};
+    uint64_t start = loop_now_ns(store->loops[0]);
+    store->catalog.next_id = 1;
+    int r = log_open(store->loops, store->loop_count, &config, &replay, &store->space.log, err);
+    store->log = store->space.log;
+    store->recovery_ns = loop_now_ns(store->loops[0]) - start;
+    free(log_directory);
+    return r;
+}
+
+int store_open(struct loop **loops, unsigned loop_count, const char *directory,
+        const struct store_config *config, struct store **ret_store, struct error *err)
+{
+    struct store *store = store_new(loops, loop_count, directory);
+    struct superblock sb;
+    int r = superblock_read(loops[0], directory, &sb, err);
+    if (r == 0)
+        r = take_lock(store, err);
+    if (r == 0) {
+        if (config != NULL && config->log_budget_bytes != 0)
+            sb.log_budget_bytes = config->log_budget_bytes;
+        memcpy(store->uuid, sb.uuid, sizeof store->uuid);
+        store->created_wall_ns = sb.created_wall_ns;
+        r = open_log(store, &sb, err);
+    }
+    if (r < 0) {
+        log_close_fd(loops[0], store->lock_fd);
+        store_free(store);
+        return r;
+    }
+    recovery_finish(store);
+    *ret_store = store;
+    return 0;
+}
+
+struct store *store_close(struct store *store)
+{
+    if (store == NULL)
+        return NULL;
+    struct loop *loop = store->loops[0];
+    while (store->txn_running || store->txn_head != NULL)
+        for (unsigned i = 0; i < store->loop_count; i++)
+            store->loops[i]->ops->run_once(store->loops[i], false);
+    store->space.log = NULL; // trees go without telling the log
+    store->log = log_close(store->log);
+    log_close_fd(loop, store->lock_fd);
+    store_free(store);
+    return NULL;
+}
+
+void store_abandon(struct store *store)
+{
+    if (store == NULL)
+        return;
+    store->space.log = NULL;
+    log_abandon(store->log);
+    store_free(store);
+}
+
+struct loop *store_loop(struct store *store, unsigned index)
+{
+    return store->loops[index];
+}
+
+unsigned store_loop_count(struct store *store)
+{
+    return store->loop_count;
+}
+
+const char *store_directory(struct store *store)
+{
+    return store->directory;
+}
+
+void store_uuid(struct store *store, uint8_t ret_uuid[16])
+{
+    memcpy(ret_uuid, store->uuid, sizeof store->uuid);
+}
+
+void store_stat(struct store *store, struct store_stat *ret_stat)
+{
+    struct log_stat log;
+    log_stat(store->log, &log);
+    *ret_stat = (struct store_stat){
+            .log_budget_bytes = log.budget_bytes,
+            .log_used_bytes = log.used_bytes,
+            .log_spare_bytes = log.spare_bytes,
+            .live_block_refs = log.live_refs,
+            .written_bytes_total = log.written_bytes,
+            .sync_count_total = log.sync_count,
+            .tree_nodes = atomic_load(&store->space.nodes),
+            .appended_seq = log.appended_seq,
+            .acknowledged_seq = log.acknowledged_seq,
+            .durable_seq = log.durable_seq,
+            .recovered_records = log.recovered_records,
+            .recovered_bytes = log.recovered_bytes,
+            .recovery_ns = store->recovery_ns,
+            .failed = log.failed,
+    };
+    pthread_mutex_lock(&store->lock);
+    ret_stat->volumes = store->catalog.volume_count;
+    ret_stat->bases = store->catalog.base_count;
+    ret_stat->docs = store->catalog.doc_count;
+    for (unsigned i = 0; i < store->catalog.volume_count; i++)
+        ret_stat->logical_bytes += store->catalog.volumes[i]->info.size_bytes;
+    pthread_mutex_unlock(&store->lock);
+}
+
+// ---- Answers: copies, taken under the lock ----
+
+static int volume_answer(struct volume *volume, struct volume_info *ret_info)
+{
+    if (volume == NULL)
+        return -ENOENT;
+    *ret_info = volume->info;
+    return 0;
+}
+
+int store_volume_find(struct store *store, const char *name, struct volume_info *ret_info)
+{
+    pthread_mutex_lock(&store->lock);
+    int r = name[0] == 0 ? -ENOENT : volume_answer(catalog_volume_named(store, name), ret_info);
+    pthread_mutex_unlock(&store->lock);
+    return r;
+}
+
+int store_volume_get(struct store *store, struct volume_id id, struct volume_info *ret_info)
+{
+    pthread_mutex_lock(&store->lock);
+    int r = volume_answer(catalog_volume(store, id.value), ret_info);
+    pthread_mutex_unlock(&store->lock);
+    return r;
+}
+
+void store_volume_list(
+        struct store *store, void (*each)(void *context, const struct volume_info *info), void *context)
+{
+    pthread_mutex_lock(&store->lock);
+    unsigned count = store->catalog.volume_count;
+    struct volume_info *copy = malloc((count + 1) * sizeof *copy);
+    if (copy == NULL)
+        abort();
+    for (unsigned i = 0; i < count; i++)
+        copy[i] = store->catalog.volumes[i]->info;
+    pthread_mutex_unlock(&store->lock);
+    for (unsigned i = 0; i < count; i++)
+        each(context, &copy[i]);
+    free(copy);
+}
+
+static struct base_info base_answer(const struct base *base)
+{
+    struct base_info info = base->info;
+    info.users = base->doc_refs + base->opens;
+    return info;
+}
+
+int store_base_get(struct store *store, struct base_id id, struct base_info *ret_info)
+{
+    pthread_mutex_lock(&store->lock);
+    struct base *base = catalog_base(store, id.value);
+    if (base != NULL)
+        *ret_info = base_answer(base);
+    pthread_mutex_unlock(&store->lock);
+    return base == NULL ? -ENOENT : 0;
+}
+
+void store_base_list(
+        struct store *store, void (*each)(void *context, const struct base_info *info), void *context)
+{
+    pthread_mutex_lock(&store->lock);
+    unsigned count = store->catalog.base_count;
+    struct base_info *copy = malloc((count + 1) * sizeof *copy);
+    if (copy == NULL)
+        abort();
+    for (unsigned i = 0; i < count; i++)
+        copy[i] = base_answer(store->catalog.bases[i]);
+    pthread_mutex_unlock(&store->lock);
+    for (unsigned i = 0; i < count; i++)
+        each(context, &copy[i]);
+    free(copy);
+}
+
+int store_doc_find(struct store *store, enum doc_kind kind, const char *name, struct doc *ret_doc)
+{
+    pthread_mutex_lock(&store->lock);
+    struct doc_row *row = name[0] == 0 ? NULL : catalog_doc_named(store, kind, name);
+    int r = row == NULL ? -ENOENT : doc_copy(&row->doc, ret_doc);
+    pthread_mutex_unlock(&store->lock);
+    return r;
+}
+
+int store_doc_get(struct store *store, struct doc_id id, struct doc *ret_doc)
+{
+    pthread_mutex_lock(&store->lock);
+    struct doc_row *row = catalog_doc(store, id.value);
+    int r = row == NULL ? -ENOENT : doc_copy(&row->doc, ret_doc);
+    pthread_mutex_unlock(&store->lock);
+    return r;
+}
+
+void store_doc_list(struct store *store, enum doc_kind kind,
+        void (*each)(void *context, const struct doc *doc), void *context)
+{
+    pthread_mutex_lock(&store->lock);
+    unsigned count = 0;
+    struct doc *copy = malloc((store->catalog.doc_count + 1) * sizeof *copy);
+    if (copy == NULL)
+        abort();
+    for (unsigned i = 0; i < store->catalog.doc_count; i++)
+        if (store->catalog.docs[i]->doc.kind == kind)
+            doc_copy(&store->catalog.docs[i]->doc, &copy[count++]);
+    pthread_mutex_unlock(&store->lock);
+    for (unsigned i = 0; i < count; i++) {
+        each(context, &copy[i]);
+        doc_free(&copy[i]);
+    }
+    free(copy);
+}

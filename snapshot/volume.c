@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handles, dispatch to the volume's loop, freezing, extents, and the waiting twins.
+//
+// Freezing: a freeze ends the volume's epoch. Writes of that epoch that are still in flight have lower
+// sequence numbers than any of the next, and are acknowledged before them; so when the last of them is in the
+// tree, and before the next acknowledgement is looked at, the tree is exactly the old epoch. That is when the
+// root is taken.
+#include "snapshot/store_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t volume_blocks_of(uint64_t size_bytes)
+{
+    return (size_bytes + BLOCK_SIZE - 1) >> BLOCK_SHIFT;
+}
+
+int volume_open(struct store *store, struct volume_id id, struct volume **ret_volume)
+{
+    pthread_mutex_lock(&store->lock);
+    struct volume *volume = catalog_volume(store, id.value);
+    if (volume != NULL)
+        volume->opens++;
+    pthread_mutex_unlock(&store->lock);
+    if (volume == NULL)
+        return -ENOENT;
+    *ret_volume = volume;
+    return 0;
+}
+
+struct volume *volume_close(struct volume *volume)
+{
+    if (volume != NULL) {
+        pthread_mutex_lock(&volume->store->lock);
+        volume->opens--;
+        pthread_mutex_unlock(&volume->store->lock);
+    }
+    return NULL;
+}
+
+struct loop *volume_loop(struct volume *volume)
+{
+    return volume->loop;
+}
+
+uint64_t volume_size_bytes(struct volume *volume)
+{
+    return atomic_load(&volume->size_bytes);
+}
+
+struct volume_id volume_get_id(struct volume *volume)
+{
+    return volume->info.id;
+}
+
+int base_open(struct store *store, struct base_id id, struct base **ret_base)
+{
+    pthread_mutex_lock(&store->lock);
+    struct base *base = catalog_base(store, id.value);
+    if (base != NULL)
+        base->opens++;
+    pthread_mutex_unlock(&store->lock);
+    if (base == NULL)
+        return -ENOENT;
+    *ret_base = base;
+    return 0;
+}
+
+struct base *base_close(struct base *base)
+{
+    if (base != NULL) {
+        struct store *store = base->store;
+        pthread_mutex_lock(&store->lock);
+        base->opens--;
+        catalog_base_release(store, base);
+        pthread_mutex_unlock(&store->lock);
+    }
+    return NULL;
+}
+
+uint64_t base_size_bytes(struct base *base)
+{
+    return base->info.size_bytes;
+}
+
+// ---- Requests ----
+
+void volume_finish(struct volume_io *io, int result)
+{
+    io->done(io, result);
+}
+
+int volume_check_range(uint64_t size_bytes, const struct volume_io *io)
+{
+    if (io->op == VOLUME_FLUSH)
+        return 0;
+    if (io->op == VOLUME_WRITE_BLOCKS) {
+        for (unsigned i = 0; i < io->block_count; i++)
+            if (io->blocks[i] >= size_bytes >> BLOCK_SHIFT || (i > 0 && io->blocks[i] <= io->blocks[i - 1]))
+                return -EINVAL;
+        return 0;
+    }
+    return io->offset <= size_bytes && io->length <= size_bytes - io->offset ? 0 : -EINVAL;
+}
+
+struct flush_state {
+    struct log_sync sync;
+    struct volume_io *io;
+};
+
+static void flush_done(struct log_sync *sync, int result)
+{
+    struct flush_state *state = (struct flush_state *)sync;
+    struct volume_io *io = state->io;
+    free(state);
+    volume_finish(io, result);
+}
+
+static void flush_start(struct volume *volume, struct volume_io *io)
+{
+    struct flush_state *state = malloc(sizeof *state);
+    if (state == NULL)
+        abort();
+    *state = (struct flush_state){.sync = {.loop = volume->loop, .done = flush_done}, .io = io};
+    log_sync(volume->store->log, &state->sync);
+}
+
+static void volume_run(struct loop_work *work)
+{
+    struct volume_io *io = (struct volume_io *)((char *)work - offsetof(struct volume_io, work));
+    struct volume *volume = io->volume;
+    int r = volume_check_range(volume_size_bytes(volume), io);
+    bool nothing =
+            io->op == VOLUME_WRITE_BLOCKS ? io->block_count == 0 : io->op != VOLUME_FLUSH && io->length == 0;
+    if (r < 0 || nothing)
+        volume_finish(io, r);
+    else if (io->op == VOLUME_READ)
+        volume_read_start(volume->store, volume->loop, &volume->tree, volume_size_bytes(volume), io);
+    else if (io->op == VOLUME_FLUSH)
+        flush_start(volume, io);
+    else
+        volume_write_start(volume, io);
+}
+
+void volume_submit(struct volume *volume, struct volume_io *io)
+{
+    io->volume = volume;
+    io->work.run = volume_run;
+    if (loop_current() == volume->loop)
+        volume_run(&io->work);
+    else
+        loop_post(volume->loop, &io->work);
+}
+
+struct base_read {
+    struct loop_work work;
+    struct loop *loop;
+    struct volume_io *io;
+};
+
+static void base_run_on(struct loop *loop, struct volume_io *io)
+{
+    struct base *base = io->base;
+    int r = io->op != VOLUME_READ ? -EPERM : volume_check_range(base->info.size_bytes, io);
+    if (r < 0 || io->length == 0)
+        volume_finish(io, r);
+    else
+        volume_read_start(base->store, loop, &base->tree, base->info.size_bytes, io);
+}
+
+static void base_run(struct loop_work *work)
+{
+    struct base_read *read = (struct base_read *)work;
+    struct loop *loop = read->loop;
+    struct volume_io *io = read->io;
+    free(read);
+    base_run_on(loop, io);
+}
+
+void base_submit(struct base *base, struct loop *loop, struct volume_io *io)
+{
+    io->base = base;
+    if (loop_current() == loop) {
+        base_run_on(loop, io);
+        return;
+    }
+    struct base_read *read = malloc(sizeof *read);
+    if (read == NULL)
+        abort();
+    *read = (struct base_read){.work.run = base_run, .loop = loop, .io = io};
+    loop_post(loop, &read->work);
+}
+
+// ---- Freezing ----
+
+static void complete_freezes(struct volume *volume)
+{
+    while (volume->freezes != NULL && volume->freezes->remaining == 0) {
+        struct freeze *freeze = volume->freezes;
+        volume->freezes = freeze->next;
+        if (volume->freezes == NULL)
+            volume->freezes_tail = &volume->freezes;
+        freeze->tree = tree_share(volume->tree);
+        volume->owner = tree_new_owner(&volume->store->space);
+        freeze->done(freeze);
+    }
+}
+
+void volume_freeze(struct volume *volume, struct freeze *freeze)
+{
+    freeze->volume = volume;
+    freeze->epoch = volume->epoch++;
+    freeze->remaining = volume->in_flight;
+    freeze->next = NULL;
+    volume->in_flight = 0;
+    *volume->freezes_tail = freeze;
+    volume->freezes_tail = &freeze->next;
+    complete_freezes(volume);
+}
+
+void volume_settle(struct volume *volume, uint32_t epoch)
+{
+    if (epoch == volume->epoch) {
+        volume->in_flight--;
+        return;
+    }
+    for (struct freeze *freeze = volume->freezes; freeze != NULL; freeze = freeze->next)
+        if (freeze->epoch == epoch)
+            freeze->remaining--;
+    complete_freezes(volume);
+}
+
+// ---- Extents ----
+
+struct extent_run {
+    extent_callback each;
+    void *context;
+    uint64_t offset, length;
+    enum extent_kind kind;
+};
+
+static bool extent_flush(struct extent_run *run)
+{
+    bool go_on = run->length == 0 || run->each(run->context, run->offset, run->length, run->kind);
+    run->length = 0;
+    return go_on;
+}
+
+static enum extent_kind kind_of(locator_t locator)
+{
+    return locator == LOCATOR_UNMAPPED ? EXTENT_UNMAPPED
+           : locator == LOCATOR_ZERO   ? EXTENT_ZERO
+                                       : EXTENT_DATA;
+}
+
+static int tree_extents(const struct tree *tree, uint64_t size_bytes, uint64_t offset, uint64_t length,
+        extent_callback each, void *context)
+{
+    if (offset > size_bytes || length > size_bytes - offset)
+        return -EINVAL;
+    struct extent_run run = {.each = each, .context = context};
+    uint64_t end = offset + length, at = offset;
+    while (at < end) {
+        uint64_t count, last = volume_blocks_of(end), block = at >> BLOCK_SHIFT;
+        enum extent_kind kind = kind_of(tree_get(tree, block, last - block, &count));
+        uint64_t stop = (block + count) << BLOCK_SHIFT;
+        stop = stop < end ? stop : end;
+        if (run.length > 0 && run.kind != kind && !extent_flush(&run))
+            return 0;
+        if (run.length == 0) {
+            run.offset = at;
+            run.kind = kind;
+        }
+        run.length += stop - at;
+        at = stop;
+    }
+    extent_flush(&run);
+    return 0;
+}
+
+int volume_extents(
+        struct volume *volume, uint64_t offset, uint64_t length, extent_callback each, void *context)
+{
+    return tree_extents(&volume->tree, volume_size_bytes(volume), offset, length, each, context);
+}
+
+int base_extents(struct base *base, uint64_t offset, uint64_t length, extent_callback each, void *context)
+{
+    return tree_extents(&base->tree, base->info.size_bytes, offset, length, each, context);
+}
+
+struct diff_bytes {
+    extent_callback each;
+    void *context;
+    uint64_t size_bytes;
+};
+
+static bool diff_run(void *context, uint64_t block, uint64_t count, locator_t now)
+{
+    struct diff_bytes *diff = context;
+    uint64_t start = block << BLOCK_SHIFT, end = (block + count) << BLOCK_SHIFT;
+    if (count > diff->size_bytes >> BLOCK_SHIFT || end > diff->size_bytes)
+        end = diff->size_bytes;
+    return start >= end || diff->each(diff->context, start, end - start, kind_of(now));
+}
+
+int base_diff(struct base *older, struct base *newer, extent_callback each, void *context)
+{
+    uint64_t a = older->info.size_bytes, b = newer->info.size_bytes;
+    struct diff_bytes diff = {.each = each, .context = context, .size_bytes = a > b ? a : b};
+    tree_diff(&newer->store->space, &older->tree, &newer->tree, diff_run, &diff);
+    return 0;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The waiting twins of the engine's calls, for threads that are not loops.
+#include "snapshot/store_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool finished;
+    int result;
+};
+
+#define WAITER_INIT                                                                                          \
+    {                                                                                                        \
+        .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER                               \
+    }
+
+static void waiter_finish(struct waiter *waiter, int result)
+{
+    pthread_mutex_lock(&waiter->lock);
+    waiter->finished = true;
+    waiter->result = result;
+    pthread_cond_signal(&waiter->changed);
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+static int waiter_wait(struct waiter *waiter)
+{
+    if (loop_current() != NULL) // waiting on a loop would wait for itself
+        abort();
+    pthread_mutex_lock(&waiter->lock);
+    while (!waiter->finished)
+        pthread_cond_wait(&waiter->changed, &waiter->lock);
+    pthread_mutex_unlock(&waiter->lock);
+    return waiter->result;
+}
+
+static void io_done(struct volume_io *io, int result)
+{
+    waiter_finish(io->context, result);
+}
+
+static int volume_wait(struct volume *volume, struct volume_io *io)
+{
+    struct waiter waiter = WAITER_INIT;
+    io->done = io_done;
+    io->context = &waiter;
+    volume_submit(volume, io);
+    return waiter_wait(&waiter);
+}
+
+int volume_read_wait(struct volume *volume, uint64_t offset, void *buffer, uint64_t length)
+{
+    struct volume_io io = {.op = VOLUME_READ, .offset = offset, .length = length, .buffer = buffer};
+    return volume_wait(volume, &io);
+}
+
+int volume_write_wait(
+        struct volume *volume, uint64_t offset, const void *buffer, uint64_t length, unsigned flags)
+{
+    struct volume_io io = {
+            .op = VOLUME_WRITE, .flags = flags, .offset = offset, .length = length, .buffer = (void *)buffer};
+    return volume_wait(volume, &io);
+}
+
+int volume_zero_wait(struct volume *volume, uint64_t offset, uint64_t length, bool trim, unsigned flags)
+{
+    struct volume_io io = {
+            .op = trim ? VOLUME_TRIM : VOLUME_ZERO, .flags = flags, .offset = offset, .length = length};
+    return volume_wait(volume, &io);
+}
+
+int volume_write_blocks_wait(
+        struct volume *volume, const uint64_t *blocks, unsigned count, const void *buffer)
+{
+    struct volume_io io = {
+            .op = VOLUME_WRITE_BLOCKS, .blocks = blocks, .block_count = count, .buffer = (void *)buffer};
+    return volume_wait(volume, &io);
+}
+
+int volume_flush_wait(struct volume *volume)
+{
+    struct volume_io io = {.op = VOLUME_FLUSH};
+    return volume_wait(volume, &io);
+}
+
+int base_read_wait(struct base *base, uint64_t offset, void *buffer, uint64_t length)
+{
+    struct waiter waiter = WAITER_INIT;
+    struct volume_io io = {.op = VOLUME_READ,
+            .offset = offset,
+            .length = length,
+            .buffer = buffer,
+            .done = io_done,
+            .context = &waiter};
+    base_submit(base, base->store->loops[0], &io);
+    return waiter_wait(&waiter);
+}
+
+struct extents_call {
+    struct loop_work work;
+    struct waiter waiter;
+    struct volume *volume;
+    uint64_t offset, length;
+    extent_callback each;
+    void *context;
+};
+
+static void extents_run(struct loop_work *work)
+{
+    struct extents_call *call = (struct extents_call *)work;
+    waiter_finish(&call->waiter,
+            volume_extents(call->volume, call->offset, call->length, call->each, call->context));
+}
+
+int volume_extents_wait(
+        struct volume *volume, uint64_t offset, uint64_t length, extent_callback each, void *context)
+{
+    struct extents_call call = {.work.run = extents_run,
+            .waiter = WAITER_INIT,
+            .volume = volume,
+            .offset = offset,
+            .length = length,
+            .each = each,
+            .context = context};
+    loop_post(volume->loop, &call.work);
+    return waiter_wait(&call.waiter);
+}
+
+struct commit_call {
+    struct waiter waiter;
+    struct error *err;
+};
+
+static void commit_done(void *context, int result, const struct error *err)
+{
+    struct commit_call *call = context;
+    if (result < 0 && call->err != NULL)
+        *call->err = *err;
+    waiter_finish(&call->waiter, result);
+}
+
+int txn_commit_wait(struct txn *txn, unsigned flags, struct error *err)
+{
+    struct commit_call call = {.waiter = WAITER_INIT, .err = err};
+    txn_commit(txn, flags, commit_done, &call);
+    return waiter_wait(&call.waiter);
+}
+
+struct flush_call {
+    struct loop_work work;
+    struct log_sync sync;
+    struct waiter waiter;
+    struct log *log;
+};
+
+static void flush_done(struct log_sync *sync, int result)
+{
+    struct flush_call *call = (struct flush_call *)((char *)sync - offsetof(struct flush_call, sync));
+    waiter_finish(&call->waiter, result);
+}
+
+static void flush_run(struct loop_work *work)
+{
+    struct flush_call *call = (struct flush_call *)work;
+    log_sync(call->log, &call->sync);
+}
+
+int store_flush(struct store *store)
+{
+    struct flush_call call = {.work.run = flush_run,
+            .sync = {.loop = store->loops[0], .done = flush_done},
+            .waiter = WAITER_INIT,
+            .log = store->log};
+    loop_post(store->loops[0], &call.work);
+    return waiter_wait(&call.waiter);
+}
+
+struct blob_call {
+    struct loop_work work;
+    struct log_read read;
+    struct waiter waiter;
+    struct log *log;
+};
+
+static void blob_done(struct log_read *read, int result)
+{
+    struct blob_call *call = (struct blob_call *)((char *)read - offsetof(struct blob_call, read));
+    waiter_finish(&call->waiter, result);
+}
+
+static void blob_run(struct loop_work *work)
+{
+    struct blob_call *call = (struct blob_call *)work;
+    log_read(call->log, &call->read);
+}
+
+int store_doc_blob(struct store *store, struct doc_id id, void **ret_bytes, size_t *ret_size)
+{
+    struct blob_call call = {.work.run = blob_run, .waiter = WAITER_INIT, .log = store->log};
+    pthread_mutex_lock(&store->lock);
+    struct doc_row *row = catalog_doc(store, id.value);
+    int r = row == NULL ? -ENOENT : row->blob_first == 0 ? -ENODATA : 0;
+    size_t size = r == 0 ? row->doc.blob_bytes : 0;
+    uint32_t blocks = (uint32_t)volume_blocks_of(size);
+    if (r == 0) {
+        call.read = (struct log_read){
+                .loop = store->loops[0], .first = row->blob_first, .count = blocks, .done = blob_done};
+        log_ref(store->log, row->blob_first, blocks); // it stays while it is read
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (r < 0)
+        return r;
+    call.read.buffer = io_buffer_alloc((size_t)blocks << BLOCK_SHIFT);
+    loop_post(store->loops[0], &call.work);
+    r = waiter_wait(&call.waiter);
+    log_unref(store->log, call.read.first, blocks);
+    void *bytes = r == 0 ? malloc(size) : NULL;
+    if (r == 0 && bytes == NULL)
+        abort();
+    if (r == 0) {
+        memcpy(bytes, call.read.buffer, size);
+        *ret_bytes = bytes;
+        *ret_size = size;
+    }
+    io_buffer_free(call.read.buffer);
+    return r;
+}
