@@ -61,6 +61,26 @@ json_t *route_json_volume_by_id(struct service *service, struct volume_id id)
     return store_volume_get(service->store, id, &info) == 0 ? route_json_volume(service, &info) : NULL;
 }
 
+static json_t *milliseconds(const json_t *figures, const char *name)
+{
+    return json_real((double)(json_fields_get_int(figures, name) / 1000) / 1000);
+}
+
+// What the capture measured and stored with the machine.
+static void add_figures(json_t *json, const json_t *figures, uint64_t logical)
+{
+    if (!json_is_object(figures))
+        return;
+    json_int_t fresh = json_fields_get_int(figures, "bytes");
+    json_object_set_new(json, "pause_ms", milliseconds(figures, "pause_ns"));
+    json_object_set_new(json, "frozen_ms", milliseconds(figures, "freeze_ns"));
+    json_object_set_new(json, "total_ms", milliseconds(figures, "total_ns"));
+    json_object_set_new(json, "new_bytes", json_integer(fresh));
+    json_object_set_new(
+            json, "shared_bytes", json_integer((uint64_t)fresh > logical ? 0 : (json_int_t)logical - fresh));
+    json_object_set_new(json, "unique", json_boolean(json_fields_get_bool(figures, "unique")));
+}
+
 json_t *route_json_snapshot(struct service *service, const struct doc *doc)
 {
     bool machine = doc->kind == DOC_MACHINE;
@@ -78,16 +98,12 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
     }
     json_object_set_new(json, "logical_bytes", json_integer((json_int_t)logical));
     if (machine) {
-        static const char *const figures[] = {
-                "pause_ms", "frozen_ms", "new_bytes", "cpus", "memory_mb", "unique", "labels", "rounds"};
+        static const char *const members[] = {"cpus", "memory_mb", "network", "labels"};
         json_object_set_new(json, "memory_bytes", json_integer((json_int_t)memory));
-        for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-            if (json_object_get(body, figures[i]) != NULL)
-                json_object_set(json, figures[i], json_object_get(body, figures[i]));
-        json_t *fresh = json_object_get(body, "new_bytes");
-        if (json_is_integer(fresh) && (uint64_t)json_integer_value(fresh) <= logical)
-            json_object_set_new(
-                    json, "shared_bytes", json_integer((json_int_t)logical - json_integer_value(fresh)));
+        for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
+            if (json_object_get(body, members[i]) != NULL)
+                json_object_set(json, members[i], json_object_get(body, members[i]));
+        add_figures(json, json_object_get(json_object_get(body, "machine"), "figures"), logical);
     }
     json_t *parent = json_object_get(body, "parent");
     json_object_set(json, "parent", parent == NULL ? json_null() : parent);

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands in a sandbox: whole (exec) or as a stream of events (exec/stream).
+//
+// Output that is no UTF-8 is shown with U+FFFD for each bad byte; byte-exact output is in
+// stdout_base64/stderr_base64 when "encoding": "base64" is asked for. A client that leaves ends its command.
+#include "vmglue/json_fields.h"
+#include "vmglue/sandbox.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double TIMEOUT_MAX_SECS = 86400;
+
+struct exec_call {
+    struct http_request *request;
+    struct sandbox_agent use;
+    struct agent_exec exec;
+    const char **env; // "NAME=value", NULL-terminated, malloc'ed
+    bool base64;
+    // exec/stream: what has come but ends inside a character, per stream
+    char rest[3][4];
+    size_t rest_size[3];
+};
+
+static char *base64(const void *bytes, size_t size)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *in = bytes;
+    char *text = malloc((size + 2) / 3 * 4 + 1), *out = text;
+    if (text == NULL)
+        return NULL;
+    for (size_t i = 0; i < size; i += 3) {
+        uint32_t three = (uint32_t)in[i] << 16 | (i + 1 < size ? (uint32_t)in[i + 1] << 8 : 0) |
+                         (i + 2 < size ? in[i + 2] : 0);
+        *out++ = digits[three >> 18];
+        *out++ = digits[three >> 12 & 63];
+        *out++ = i + 1 < size ? digits[three >> 6 & 63] : '=';
+        *out++ = i + 2 < size ? digits[three & 63] : '=';
+    }
+    *out = '\0';
+    return text;
+}
+
+// The sandbox's variables, and the call's over them.
+static int make_env(struct exec_call *call, const json_t *more, struct error *err)
+{
+    json_t *all = call->use.env != NULL ? json_deep_copy(call->use.env) : json_object(), *value;
+    const char *key;
+    size_t count = 0;
+    if (more != NULL)
+        json_object_update(all, (json_t *)more);
+    call->env = calloc(json_object_size(all) + 1, sizeof *call->env);
+    int r = call->env == NULL ? error_set(err, -ENOMEM, "no memory for the environment") : 0;
+    json_object_foreach(all, key, value)
+    {
+        if (r == 0 && (key[0] == '\0' || strchr(key, '=') != NULL))
+            r = error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
+        char *entry = NULL;
+        if (r == 0 && asprintf(&entry, "%s=%s", key, json_string_value(value)) < 0)
+            r = error_set(err, -ENOMEM, "no memory for the environment");
+        if (r == 0)
+            call->env[count++] = entry;
+    }
+    json_decref(all);
+    call->exec.env = call->env;
+    return r;
+}
+
+static void call_end(struct exec_call *call)
+{
+    for (size_t i = 0; call->env != NULL && call->env[i] != NULL; i++)
+        free((char *)call->env[i]);
+    free(call->env);
+    if (call->use.sandbox != NULL)
+        sandbox_agent_done(&call->use);
+}
+
+static int take_command(struct exec_call *call, const json_t *body, struct error *err)
+{
+    const char *command = NULL, *stdin_text = NULL, *encoding = NULL;
+    uint64_t timeout_ms = 0;
+    int r = json_fields_string(body, "command", &command, err);
+    if (r >= 0)
+        r = json_fields_string(body, "cwd", &call->exec.cwd, err);
+    if (r >= 0)
+        r = json_fields_string(body, "user", &call->exec.user, err);
+    if (r >= 0)
+        r = json_fields_seconds(body, "timeout_secs", TIMEOUT_MAX_SECS, &timeout_ms, err);
+    if (r >= 0)
+        r = json_fields_string(body, "encoding", &encoding, err);
+    if (r >= 0 && json_is_string(json_object_get(body, "stdin"))) { // may hold zero characters
+        stdin_text = json_string_value(json_object_get(body, "stdin"));
+        call->exec.stdin_size = json_string_length(json_object_get(body, "stdin"));
+    } else if (r >= 0) {
+        r = json_fields_string(body, "stdin", &stdin_text, err);
+    }
+    if (r >= 0 && (command == NULL || command[0] == '\0'))
+        r = error_set(err, -EINVAL, "field \"command\" is missing: a line for /bin/bash");
+    if (r >= 0 && encoding != NULL && strcmp(encoding, "base64") != 0 && strcmp(encoding, "text") != 0)
+        r = error_set(err, -EINVAL, "field \"encoding\" must be \"text\" or \"base64\"");
+    call->exec.shell_command = command;
+    call->exec.stdin_bytes = stdin_text;
+    call->exec.timeout_ms = (unsigned)timeout_ms;
+    call->base64 = encoding != NULL && strcmp(encoding, "base64") == 0;
+    return r < 0 ? r : 0;
+}
+
+static bool is_cancelled(void *context)
+{
+    const struct exec_call *call = context;
+    return http_request_is_gone(call->request);
+}
+
+// Reads the request and takes the agent. On failure it has replied.
+static bool call_begin(struct exec_call *call)
+{
+    static const char *const known[] = {
+            "command", "timeout_secs", "cwd", "env", "stdin", "user", "encoding", NULL};
+    const json_t *env = NULL;
+    json_t *body;
+    struct error err;
+    int r = http_request_json(call->request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r == 0)
+        r = take_command(call, body, &err);
+    if (r >= 0)
+        r = json_fields_string_map(body, "env", &env, &err);
+    if (r >= 0)
+        r = sandbox_agent_use(service_of(call->request)->sandboxes, http_request_param(call->request, "name"),
+                &call->use, &err);
+    if (r >= 0)
+        r = make_env(call, env, &err);
+    call->exec.context = call;
+    call->exec.cancelled = is_cancelled;
+    if (r < 0)
+        http_reply_failure(call->request, "sandbox", &err);
+    return r >= 0;
+}
+
+static json_t *result_json(const struct agent_exec_result *result)
+{
+    json_t *json = json_pack("{s:i, s:b, s:b, s:I}", "exit_code", result->exit_code, "timed_out",
+            (int)result->timed_out, "truncated", (int)result->truncated, "duration_ms",
+            (json_int_t)result->duration_ms);
+    if (result->signal != 0)
+        json_object_set_new(json, "signal", json_integer(result->signal));
+    if (result->out_of_memory)
+        json_object_set_new(json, "out_of_memory", json_true());
+    return json;
+}
+
+static void add_output(json_t *json, const char *name, const char *bytes, size_t size, bool as_base64)
+{
+    json_object_set_new(json, name, json_fields_text(bytes == NULL ? "" : bytes, size));
+    if (!as_base64)
+        return;
+    char key[32], *text = base64(bytes, size);
+    snprintf(key, sizeof key, "%s_base64", name);
+    json_object_set_new(json, key, json_string(text));
+    free(text);
+}
+
+static void exec_whole(struct http_request *request)
+{
+    struct exec_call call = {.request = request};
+    struct agent_exec_result result = {0};
+    struct error err;
+    if (call_begin(&call)) {
+        int r = agent_exec_run(call.use.agent, &call.exec, &result, &err);
+        if (r < 0) {
+            http_reply_failure(request, "exec", &err);
+        } else {
+            json_t *json = result_json(&result);
+            add_output(json, "stdout", result.out, result.out_size, call.base64);
+            add_output(json, "stderr", result.err, result.err_size, call.base64);
+            http_reply_json(request, 200, json);
+            agent_exec_result_free(&result);
+        }
+    }
+    call_end(&call);
+}
+
+static void send_text(struct exec_call *call, int stream, const char *bytes, size_t size)
+{
+    if (size == 0)
+        return;
+    json_t *data = json_object();
+    json_object_set_new(data, "text", json_fields_text(bytes, size));
+    if (call->base64) {
+        char *text = base64(bytes, size);
+        json_object_set_new(data, "base64", json_string(text));
+        free(text);
+    }
+    http_reply_event(call->request, stream == 1 ? "stdout" : "stderr", data);
+}
+
+// Pieces are cut at characters: what ends inside one waits for the next piece.
+static void stream_output(void *context, int stream, const void *bytes, size_t size)
+{
+    struct exec_call *call = context;
+    size_t before = call->rest_size[stream];
+    char *joined = malloc(before + size);
+    if (joined == NULL || size == 0) {
+        free(joined);
+        return;
+    }
+    memcpy(joined, call->rest[stream], before);
+    memcpy(joined + before, bytes, size);
+    size_t whole = json_fields_utf8_whole(joined, before + size);
+    send_text(call, stream, joined, whole);
+    call->rest_size[stream] = before + size - whole;
+    memcpy(call->rest[stream], joined + whole, call->rest_size[stream]);
+    free(joined);
+}
+
+static void exec_stream(struct http_request *request)
+{
+    struct exec_call call = {.request = request};
+    struct agent_exec_result result = {0};
+    struct error err;
+    if (call_begin(&call)) {
+        call.exec.on_output = stream_output;
+        int r = agent_exec_run(call.use.agent, &call.exec, &result, &err);
+        for (int stream = 1; stream <= 2; stream++)
+            send_text(&call, stream, call.rest[stream], call.rest_size[stream]);
+        if (r < 0) {
+            bool retryable;
+            char code[64];
+            http_route_status("exec", err.code, code, sizeof code, &retryable);
+            http_reply_event(request, "error",
+                    json_pack("{s:s, s:s, s:s}", "code", code, "message", err.text, "request_id",
+                            http_request_id(request)));
+        } else {
+            http_reply_event(request, "exit", result_json(&result));
+            agent_exec_result_free(&result);
+        }
+    }
+    call_end(&call);
+}
+
+const struct http_route routes_exec[] = {
+        {"POST", "/v1/sandboxes/{name}/exec", 0, exec_whole},
+        {"POST", "/v1/sandboxes/{name}/exec/stream", HTTP_STREAM, exec_stream},
+        {0},
+};

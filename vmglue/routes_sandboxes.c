@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/sandboxes: create, list, show, stop, start, snapshot, fork, rm.
+#include "vmglue/json_fields.h"
+#include "vmglue/sandbox.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MEMORY_MB_MIN = 64, MEMORY_MB_MAX = 1048576, CPUS_MAX = 64 };
+
+static const struct {
+    const char *name;
+    unsigned cpus, memory_mb;
+} sizes[] = {{"small", 1, 256}, {"default", 1, 512}, {"large", 2, 1024}};
+
+static int take_size(const json_t *body, struct sandbox_create *create, struct error *err)
+{
+    const char *size = NULL;
+    uint64_t cpus = 0, memory = 0, disk = 0;
+    int r = json_fields_string(body, "size", &size, err);
+    if (r > 0) {
+        size_t i = 0;
+        while (i < sizeof sizes / sizeof sizes[0] && strcmp(sizes[i].name, size) != 0)
+            i++;
+        if (i == sizeof sizes / sizeof sizes[0])
+            return error_set(
+                    err, -EINVAL, "size \"%.20s\" is not known; choose small, default or large", size);
+        cpus = sizes[i].cpus;
+        memory = sizes[i].memory_mb;
+    }
+    if (r >= 0)
+        r = json_fields_uint(body, "cpus", 1, CPUS_MAX, &cpus, err);
+    if (r >= 0)
+        r = json_fields_uint(body, "memory_mb", MEMORY_MB_MIN, MEMORY_MB_MAX, &memory, err);
+    if (r >= 0)
+        r = json_fields_uint(body, "disk_gb", 1, 1 << 26, &disk, err);
+    create->cpus = (unsigned)cpus;
+    create->memory_mb = (unsigned)memory;
+    create->disk_bytes = disk << 30;
+    return r;
+}
+
+static int check_env(const json_t *env, struct error *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)env, key, value)
+    {
+        if (key[0] == '\0' || strchr(key, '=') != NULL)
+            return error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
+    }
+    return 0;
+}
+
+// labels and env, checked.
+static int take_maps(const json_t *body, const json_t **ret_labels, const json_t **ret_env, struct error *err)
+{
+    int r = json_fields_string_map(body, "labels", ret_labels, err);
+    if (r >= 0)
+        r = json_fields_string_map(body, "env", ret_env, err);
+    if (r >= 0 && *ret_env != NULL)
+        r = check_env(*ret_env, err);
+    return r;
+}
+
+static void create_sandbox(struct http_request *request)
+{
+    static const char *const known[] = {
+            "name", "from", "size", "cpus", "memory_mb", "disk_gb", "labels", "env", "network", NULL};
+    struct sandbox_create create = {0};
+    struct error err;
+    json_t *body, *json = NULL;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "name", &create.name, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "from", &create.from, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "network", &create.network, &err);
+    if (r >= 0)
+        r = take_size(body, &create, &err);
+    if (r >= 0)
+        r = take_maps(body, &create.labels, &create.env, &err);
+    if (r >= 0 && create.from == NULL)
+        create.from = "agent-base";
+    if (r >= 0)
+        r = sandbox_create(service_of(request)->sandboxes, &create, &json, &err);
+    if (r < 0)
+        http_reply_failure(request, "sandbox", &err);
+    else
+        http_reply_json(request, 201, json);
+}
+
+static void list_sandboxes(struct http_request *request)
+{
+    static const char *const known[] = {"state", "label", NULL};
+    struct error err;
+    if (http_request_check_query(request, known, &err) < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return;
+    }
+    json_t *list = sandbox_list(service_of(request)->sandboxes, http_request_query(request, "state"),
+            http_request_query(request, "label"));
+    http_reply_json(request, 200, json_pack("{s:o}", "sandboxes", list));
+}
+
+static void reply(struct http_request *request, int result, int status, json_t *json, const struct error *err)
+{
+    if (result < 0)
+        http_reply_failure(request, "sandbox", err);
+    else
+        http_reply_json(request, status, json);
+}
+
+static void show_sandbox(struct http_request *request)
+{
+    json_t *json = NULL;
+    struct error err;
+    int r = sandbox_show(service_of(request)->sandboxes, http_request_param(request, "name"), &json, &err);
+    reply(request, r, 200, json, &err);
+}
+
+static void change_sandbox(struct http_request *request)
+{
+    static const char *const known[] = {"labels", NULL};
+    struct service *service = service_of(request);
+    const char *name = http_request_param(request, "name");
+    const json_t *labels = NULL;
+    json_t *body, *json = NULL;
+    struct error err;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_string_map(body, "labels", &labels, &err);
+    if (r >= 0)
+        r = labels == NULL ? sandbox_show(service->sandboxes, name, &json, &err)
+                           : sandbox_set_labels(service->sandboxes, name, labels, &json, &err);
+    reply(request, r, 200, json, &err);
+}
+
+static void remove_sandbox(struct http_request *request)
+{
+    struct error err;
+    if (sandbox_remove(service_of(request)->sandboxes, http_request_param(request, "name"), &err) < 0)
+        http_reply_failure(request, "sandbox", &err);
+    else
+        http_reply_empty(request, 204);
+}
+
+static void stop_sandbox(struct http_request *request)
+{
+    static const char *const known[] = {"memory", "force", NULL};
+    bool memory = true, force = false;
+    json_t *body, *json = NULL;
+    struct error err;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "memory", &memory, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "force", &force, &err);
+    if (r >= 0)
+        r = sandbox_stop(service_of(request)->sandboxes, http_request_param(request, "name"), memory, force,
+                &json, &err);
+    reply(request, r, 200, json, &err);
+}
+
+static void start_sandbox(struct http_request *request)
+{
+    static const char *const known[] = {"cold", NULL};
+    bool cold = false;
+    json_t *body, *json = NULL;
+    struct error err;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "cold", &cold, &err);
+    if (r >= 0)
+        r = sandbox_start(
+                service_of(request)->sandboxes, http_request_param(request, "name"), cold, &json, &err);
+    reply(request, r, 200, json, &err);
+}
+
+static void snapshot_sandbox(struct http_request *request)
+{
+    static const char *const known[] = {"name", "labels", "wait", "best_effort", NULL};
+    struct sandbox_snapshot snapshot = {0};
+    json_t *body, *json = NULL;
+    struct error err;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "name", &snapshot.name, &err);
+    if (r >= 0)
+        r = json_fields_string_map(body, "labels", &snapshot.labels, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "wait", &snapshot.wait, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "best_effort", &snapshot.best_effort, &err);
+    if (r >= 0)
+        r = sandbox_snapshot(
+                service_of(request)->sandboxes, http_request_param(request, "name"), &snapshot, &json, &err);
+    reply(request, r, 201, json, &err);
+}
+
+static int take_names(const json_t *body, struct sandbox_fork *fork, struct error *err)
+{
+    json_t *names = json_object_get(body, "names");
+    if (names == NULL || json_is_null(names))
+        return 0;
+    if (!json_is_array(names))
+        return error_set(err, -EINVAL, "field \"names\" must be a list of strings");
+    size_t count = json_array_size(names);
+    if (json_object_get(body, "count") == NULL)
+        fork->count = (unsigned)(count > SANDBOX_FORKS_MAX ? SANDBOX_FORKS_MAX + 1 : count);
+    if (count != fork->count)
+        return error_set(err, -EINVAL,
+                "field \"names\" has %zu names, but count is %u; they must agree and be at most %d", count,
+                fork->count, SANDBOX_FORKS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        fork->names[i] = json_string_value(json_array_get(names, i));
+        if (fork->names[i] == NULL)
+            return error_set(
+                    err, -EINVAL, "field \"names\" must be a list of strings; number %zu is none", i + 1);
+    }
+    return 0;
+}
+
+static void fork_sandbox(struct http_request *request)
+{
+    static const char *const known[] = {"count", "names", "labels", "env", "snapshot", "best_effort", NULL};
+    struct sandbox_fork fork = {0};
+    uint64_t count = 1;
+    json_t *body, *json = NULL;
+    struct error err;
+    int r = http_request_json(request, &body, &err);
+    if (r == 0)
+        r = json_fields_check(body, known, &err);
+    if (r >= 0)
+        r = json_fields_uint(body, "count", 1, SANDBOX_FORKS_MAX, &count, &err);
+    fork.count = (unsigned)count;
+    if (r >= 0)
+        r = take_names(body, &fork, &err);
+    if (r >= 0)
+        r = take_maps(body, &fork.labels, &fork.env, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "snapshot", &fork.snapshot, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "best_effort", &fork.best_effort, &err);
+    if (r >= 0)
+        r = sandbox_fork(
+                service_of(request)->sandboxes, http_request_param(request, "name"), &fork, &json, &err);
+    reply(request, r, 201, json, &err);
+}
+
+const struct http_route routes_sandboxes[] = {
+        {"POST", "/v1/sandboxes", 0, create_sandbox},
+        {"GET", "/v1/sandboxes", 0, list_sandboxes},
+        {"GET", "/v1/sandboxes/{name}", 0, show_sandbox},
+        {"PATCH", "/v1/sandboxes/{name}", 0, change_sandbox},
+        {"DELETE", "/v1/sandboxes/{name}", 0, remove_sandbox},
+        {"POST", "/v1/sandboxes/{name}/stop", 0, stop_sandbox},
+        {"POST", "/v1/sandboxes/{name}/start", 0, start_sandbox},
+        {"POST", "/v1/sandboxes/{name}/snapshots", 0, snapshot_sandbox},
+        {"POST", "/v1/sandboxes/{name}/fork", 0, fork_sandbox},
+        {0},
+};
+
+const struct http_route *const routes_all[] = {routes_store, routes_volumes, routes_transfers,
+        routes_snapshots, routes_sandboxes, routes_exec, routes_files, NULL};

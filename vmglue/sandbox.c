@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of sandboxes: finding them, taking turns, showing them, lending their agents out.
+#include "vmglue/sandbox_internal.h"
+
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+enum { TURN_WAIT_SECS = 120 };
+
+void sandbox_log(struct sandboxes *all, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (all->config.log != NULL)
+        all->config.log(all->config.context, text);
+}
+
+uint64_t sandbox_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE])
+{
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        abort(); // the kernel gives these once it has booted
+    snprintf(ret_id, SANDBOX_ID_SIZE, "sbx_%012" PRIx64, random >> 16);
+}
+
+struct sandbox *sandbox_new(struct sandboxes *all, const struct sandbox_record *record)
+{
+    struct sandbox *sandbox = calloc(1, sizeof *sandbox);
+    if (sandbox == NULL)
+        abort();
+    sandbox->all = all;
+    sandbox->record = *record;
+    sandbox->op = "being made";
+    sandbox->references = 1;
+    sandbox->nbd_listen_fd = -1;
+    pthread_mutex_lock(&all->lock);
+    sandbox->next = all->list;
+    all->list = sandbox;
+    pthread_mutex_unlock(&all->lock);
+    return sandbox;
+}
+
+static struct sandbox *find_locked(struct sandboxes *all, const char *name)
+{
+    struct sandbox *sandbox = all->list;
+    while (sandbox != NULL && (sandbox->removed || (strcmp(sandbox->record.id, name) != 0 &&
+                                                           strcmp(sandbox->record.name, name) != 0)))
+        sandbox = sandbox->next;
+    return sandbox;
+}
+
+static int not_found(const char *name, struct error *err)
+{
+    return error_set(err, -ENOENT, "there is no sandbox called \"%.80s\"; `ramet ls` lists them", name);
+}
+
+// Drops a reference; the last one of a removed sandbox frees it.
+static void put_locked(struct sandbox *sandbox)
+{
+    struct sandboxes *all = sandbox->all;
+    if (--sandbox->references > 0 || !sandbox->removed)
+        return;
+    struct sandbox **link = &all->list;
+    while (*link != sandbox)
+        link = &(*link)->next;
+    *link = sandbox->next;
+    sandbox_record_free(&sandbox->record);
+    free(sandbox);
+}
+
+void sandbox_put(struct sandbox *sandbox)
+{
+    struct sandboxes *all = sandbox->all;
+    pthread_mutex_lock(&all->lock);
+    put_locked(sandbox);
+    pthread_mutex_unlock(&all->lock);
+}
+
+int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struct sandbox **ret_sandbox,
+        struct error *err)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += TURN_WAIT_SECS;
+    int r = 0;
+    pthread_mutex_lock(&all->lock);
+    struct sandbox *sandbox = find_locked(all, name);
+    if (sandbox == NULL) {
+        pthread_mutex_unlock(&all->lock);
+        return not_found(name, err);
+    }
+    sandbox->references++;
+    while (sandbox->op != NULL && !sandbox->removed && !all->quiesced && r == 0)
+        r = -pthread_cond_timedwait(&all->changed, &all->lock, &until);
+    if (sandbox->removed)
+        r = not_found(name, err);
+    else if (all->quiesced)
+        r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
+    else if (sandbox->op != NULL)
+        r = error_set(
+                err, -EBUSY, "sandbox \"%s\" is %s and that takes long; try again later", name, sandbox->op);
+    else
+        r = 0;
+    if (r == 0) {
+        sandbox->op = op;
+        *ret_sandbox = sandbox;
+    } else {
+        put_locked(sandbox);
+    }
+    pthread_mutex_unlock(&all->lock);
+    return r;
+}
+
+void sandbox_finish(struct sandbox *sandbox)
+{
+    struct sandboxes *all = sandbox->all;
+    pthread_mutex_lock(&all->lock);
+    sandbox->op = NULL;
+    pthread_cond_broadcast(&all->changed);
+    put_locked(sandbox);
+    pthread_mutex_unlock(&all->lock);
+}
+
+static json_t *json_locked(struct sandbox *sandbox)
+{
+    const struct sandbox_record *record = &sandbox->record;
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:I}", "id", record->id, "name",
+            record->name, "state", sandbox_state_name(record->state), "from", record->from, "cpus",
+            (int)record->cpus, "memory_mb", (int)record->memory_mb, "network",
+            vm_network_name(record->network), "start_mode", record->start_mode, "ready_ms",
+            (json_int_t)record->ready_ms);
+    struct volume_info disk;
+    if (store_volume_get(sandbox->all->store, record->disk, &disk) == 0)
+        json_object_set_new(json, "disk_bytes", json_integer((json_int_t)disk.size_bytes));
+    json_object_set_new(json, "created_at", json_fields_time(record->created_wall_ns));
+    if (record->labels != NULL)
+        json_object_set_new(json, "labels", json_deep_copy(record->labels));
+    else
+        json_object_set_new(json, "labels", json_object());
+    json_object_set_new(json, "expires_at", json_null());
+    if (record->reason[0] != '\0')
+        json_object_set_new(json, "reason", json_string(record->reason));
+    if (record->state == SANDBOX_STOPPED || record->state == SANDBOX_FAILED)
+        json_object_set_new(json, "memory_kept", json_boolean(record->machine.value != 0));
+    if (sandbox->vm != NULL && sandbox->op == NULL)
+        json_object_set_new(json, "pid", json_integer(sandbox->vm->pid));
+    if (sandbox->op != NULL)
+        json_object_set_new(json, "doing", json_string(sandbox->op));
+    return json;
+}
+
+json_t *sandbox_json(struct sandbox *sandbox)
+{
+    pthread_mutex_lock(&sandbox->all->lock);
+    json_t *json = json_locked(sandbox);
+    json_object_del(json, "doing"); // it is the caller who does it
+    if (sandbox->vm != NULL)
+        json_object_set_new(json, "pid", json_integer(sandbox->vm->pid));
+    pthread_mutex_unlock(&sandbox->all->lock);
+    return json;
+}
+
+int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err)
+{
+    pthread_mutex_lock(&all->lock);
+    struct sandbox *sandbox = find_locked(all, name);
+    json_t *json = sandbox == NULL ? NULL : json_locked(sandbox);
+    pthread_mutex_unlock(&all->lock);
+    if (json == NULL)
+        return not_found(name, err);
+    *ret_json = json;
+    return 0;
+}
+
+static bool has_label(const json_t *labels, const char *label)
+{
+    char key[256];
+    const char *equals = label == NULL ? NULL : strchr(label, '=');
+    if (label == NULL)
+        return true;
+    if (equals == NULL)
+        return json_object_get(labels, label) != NULL;
+    snprintf(key, sizeof key, "%.*s", (int)(equals - label), label);
+    return json_object_get(labels, key) != NULL && strcmp(json_fields_get_text(labels, key), equals + 1) == 0;
+}
+
+json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label)
+{
+    json_t *list = json_array();
+    pthread_mutex_lock(&all->lock);
+    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
+        if (sandbox->removed ||
+                (state != NULL && strcmp(sandbox_state_name(sandbox->record.state), state) != 0) ||
+                !has_label(sandbox->record.labels, label))
+            continue;
+        json_array_insert_new(list, 0, json_locked(sandbox)); // the list has the newest first
+    }
+    pthread_mutex_unlock(&all->lock);
+    return list;
+}
+
+int sandbox_set_labels(
+        struct sandboxes *all, const char *name, const json_t *labels, json_t **ret_json, struct error *err)
+{
+    struct sandbox *sandbox;
+    int r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    if (r < 0)
+        return r;
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    json_decref(record.labels);
+    record.labels = json_deep_copy(labels);
+    r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
+    sandbox_record_free(&record);
+    if (r == 0)
+        *ret_json = sandbox_json(sandbox);
+    sandbox_finish(sandbox);
+    return r;
+}
+
+int sandbox_agent_use(
+        struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
+{
+    int r = 0;
+    pthread_mutex_lock(&all->lock);
+    struct sandbox *sandbox = find_locked(all, name);
+    if (sandbox == NULL) {
+        r = not_found(name, err);
+    } else if (all->quiesced) {
+        r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
+    } else if (sandbox->record.state != SANDBOX_RUNNING || sandbox->agent == NULL) {
+        r = error_set(err, -EBUSY, "sandbox \"%s\" is %s%s; it must be running for this (`ramet start %s`)",
+                sandbox->record.name, sandbox_state_name(sandbox->record.state),
+                sandbox->record.state == SANDBOX_RUNNING ? " but its agent does not answer" : "",
+                sandbox->record.name);
+    } else {
+        sandbox->references++;
+        sandbox->agent_users++;
+        *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env)};
+    }
+    pthread_mutex_unlock(&all->lock);
+    return r;
+}
+
+void sandbox_agent_done(struct sandbox_agent *use)
+{
+    struct sandboxes *all = use->sandbox->all;
+    json_decref(use->env);
+    pthread_mutex_lock(&all->lock);
+    use->sandbox->agent_users--;
+    pthread_cond_broadcast(&all->changed);
+    put_locked(use->sandbox);
+    pthread_mutex_unlock(&all->lock);
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sandboxes: a virtual machine with its volumes, its agent and a name, from create to rm.
+//
+// What a sandbox is stands in the store as a DOC_SANDBOX doc; every step is written there before it is taken,
+// so that the next daemon can finish or undo it. What runs for it (a VMM process, RUNDIR/vm/<id> with its
+// sockets, two descriptors in the keeper) is named by its id and found again by it.
+//   creating  never handed out yet: a restart removes it     starting  a restart puts it back to stopped
+//   running   a restart adopts the VMM                       stopped   with memory ("machine" set) or with
+//   its disk alone failed    the VMM ended by itself; reason says why; start boots it from its disk
+//
+// Threads: any that is not a loop; calls wait. One change of a sandbox at a time: others wait for it.
+// Names in calls are a sandbox's name or id. Errors: -ENOENT, -EBUSY (wrong state, with what to do), -EEXIST,
+// -EINVAL, -ETIMEDOUT, -EPIPE (the guest is gone), -ENOSPC.
+#pragma once
+
+#include "vmglue/agent_client.h"
+#include "vmglue/capture.h"
+#include "vmglue/json.h"
+#include "vmglue/service.h"
+
+struct sandboxes;
+struct sandbox;
+
+struct sandbox_config {
+    struct service *service;
+    const char *run_dir; // absolute, at most SANDBOX_RUN_DIR_MAX bytes: sockets below it must fit into 107
+    const char *libexec_dir; // has libramet-preload.so
+    const char *kernel_dir;  // has vmlinux and initramfs-q35.cpio
+    const char *vmm_path;    // NULL = qemu-system-x86_64
+    enum vm_accel accel;
+    void (*log)(void *context, const char *message);
+    void *context;
+};
+enum { SANDBOX_RUN_DIR_MAX = 64, SANDBOX_FORKS_MAX = 64 };
+
+// Serves the disks of every recorded sandbox, adopts those that run, undoes half-made ones, ends strays.
+int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **ret_all, struct error *err);
+// Ends calls into guests (they fail with -EPIPE) and refuses new ones. Guests run on.
+void sandbox_quiesce_all(struct sandboxes *all);
+// Lets go of every VMM; guests run on and wait for the next daemon with their I/O. Accepts NULL. *ret_running
+// (may be NULL) is how many run on.
+struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running);
+
+struct sandbox_create {
+    const char *name;           // NULL = one is made
+    const char *from;           // volume, disk snapshot or machine snapshot
+    unsigned cpus, memory_mb;   // 0 = the default, or the snapshot's
+    uint64_t disk_bytes;        // 0 = as large as what it comes from
+    const char *network;        // NULL = "restricted"
+    const json_t *labels, *env; // objects of strings or NULL
+};
+// The answers of these are the API's Sandbox objects, new references.
+int sandbox_create(
+        struct sandboxes *all, const struct sandbox_create *create, json_t **ret_json, struct error *err);
+int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err);
+// state: NULL = any. label: NULL or "key=value".
+json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label);
+int sandbox_set_labels(
+        struct sandboxes *all, const char *name, const json_t *labels, json_t **ret_json, struct error *err);
+// memory true: the machine goes on where it was at the next start. false: the file systems are synced and
+// frozen first; when the guest does not confirm, nothing is done unless force is set.
+int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
+        struct error *err);
+// cold: forget the memory and boot from the disk.
+int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **ret_json, struct error *err);
+int sandbox_remove(struct sandboxes *all, const char *name, struct error *err);
+
+struct sandbox_snapshot {
+    const char *name; // NULL = one is made
+    const json_t *labels;
+    bool wait;        // answer only when it is ready
+    bool best_effort; // go on when the guest does not freeze
+};
+int sandbox_snapshot(struct sandboxes *all, const char *name, const struct sandbox_snapshot *snapshot,
+        json_t **ret_json, struct error *err);
+
+struct sandbox_fork {
+    unsigned count;
+    const char *names[SANDBOX_FORKS_MAX]; // NULL = made from the source's name
+    const json_t *labels, *env;
+    const char *snapshot; // keep what they were forked from under this name; NULL = do not
+    bool best_effort;
+};
+// {"tree_id","parent","snapshot","children":[...]}: all children run, or none is left.
+int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_fork *fork, json_t **ret_json,
+        struct error *err);
+
+// The agent of a running sandbox, for exec and files; it stays until sandbox_agent_done. env: the sandbox's
+// own (a new reference, may be NULL).
+struct sandbox_agent {
+    struct sandbox *sandbox;
+    struct agent *agent;
+    json_t *env;
+};
+int sandbox_agent_use(
+        struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err);
+void sandbox_agent_done(struct sandbox_agent *use);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files sandbox*.c, not for anybody else.
+//
+// Locks, by rank: sandboxes.lock, then nothing: it guards the table and every field marked (lock) and is
+// never held over anything that waits. Fields marked (op) belong to the thread that holds the sandbox's
+// operation, between sandbox_begin and sandbox_finish.
+#pragma once
+
+#include "vmglue/dirty_pages.h"
+#include "vmglue/nbd_server.h"
+#include "snapshot/txn.h"
+#include "vmglue/sandbox.h"
+
+#include <pthread.h>
+
+enum sandbox_state {
+    SANDBOX_CREATING,
+    SANDBOX_STARTING,
+    SANDBOX_RUNNING,
+    SANDBOX_STOPPING,
+    SANDBOX_STOPPED,
+    SANDBOX_FAILED
+};
+enum { SANDBOX_ID_SIZE = 24 };
+
+// What the doc holds.
+struct sandbox_record {
+    char id[SANDBOX_ID_SIZE], name[NAMES_MAX + 1];
+    enum sandbox_state state;
+    char reason[256]; // why it failed or stopped by itself
+    char from[64], start_mode[16];
+    unsigned cpus, memory_mb;
+    enum vm_network network;
+    uint64_t created_wall_ns, ready_ms;
+    json_t *labels, *env; // owned, objects or NULL
+    struct doc_id doc;
+    struct volume_id disk, memory;
+    struct base_id mapped; // memory base that the VMM maps; 0 = booted cold
+    struct doc_id machine; // what it resumes from when stopped with memory; 0 = boots from its disk
+};
+
+struct sandbox {
+    struct sandboxes *all;
+    struct sandbox *next; // (lock)
+    struct sandbox_record
+            record;       // written by the op's thread with the lock held; the op's thread reads without
+    const char *op;       // (lock) what is being done to it, NULL = nothing
+    bool removed;         // (lock)
+    unsigned references;  // (lock) threads that hold the pointer
+    unsigned agent_users; // (lock)
+    struct agent *agent;  // (lock to read, op to change)
+    // (op) what runs for it:
+    struct vm *vm;
+    unsigned vm_generation;      // (lock) events of earlier VMMs are ignored
+    bool reset_asked, shut_down; // (lock) by the guest
+    struct dirty_pages *dirty;
+    int nbd_listen_fd; // -1 = none
+    struct nbd_server *nbd;
+    struct nbd_export disk_export;
+    struct volume *memory;
+};
+
+struct sandboxes {
+    struct sandbox_config config;
+    struct store *store;
+    char tag[64];
+    char kernel_path[256], initrd_path[256], preload_path[256], probe_cache[256];
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct sandbox *list; // (lock)
+    unsigned workers;     // (lock) threads that handle events
+    bool quiesced;        // (lock)
+};
+
+__attribute__((format(printf, 2, 3))) void sandbox_log(struct sandboxes *all, const char *format, ...);
+const char *sandbox_state_name(enum sandbox_state state);
+uint64_t sandbox_now_ns(void);
+
+// ---- sandbox.c: the table ----
+struct sandbox *sandbox_new(
+        struct sandboxes *all, const struct sandbox_record *record); // takes labels and env over; in op
+// Finds and takes the operation; `op` is for others' errors ("being stopped"). Waits for another one to end.
+int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struct sandbox **ret_sandbox,
+        struct error *err);
+void sandbox_finish(struct sandbox *sandbox);  // ends the operation; frees it when it was removed
+void sandbox_put(struct sandbox *sandbox);     // lets go of a pointer taken with the lock held
+json_t *sandbox_json(struct sandbox *sandbox); // takes the lock
+void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE]);
+
+// ---- sandbox_record.c: the doc ----
+// Puts the record into a transaction; the doc's id is stored in record->doc when it is new.
+int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct error *err);
+// Commits the record alone with a new state, and makes it the sandbox's.
+int sandbox_record_commit(
+        struct sandbox *sandbox, const struct sandbox_record *record, unsigned flags, struct error *err);
+// The memory starts empty again (a boot): a new memory volume in place of the old one, no machine state,
+// `state`.
+int sandbox_record_forget_memory(struct sandbox *sandbox, enum sandbox_state state, struct error *err);
+int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_record, struct error *err);
+void sandbox_record_free(struct sandbox_record *record);
+// A copy with references of its own.
+struct sandbox_record sandbox_record_copy(const struct sandbox_record *record);
+void sandbox_record_set(
+        struct sandbox *sandbox, const struct sandbox_record *record); // takes the lock; copies
+
+// ---- sandbox_vm.c: what runs. All (op) ----
+// Boots from the disk (state NULL), or resumes from record.mapped. On success the guest has answered and has
+// its identity.
+int sandbox_vm_start(struct sandbox *sandbox, const void *state, size_t state_bytes, const char *compat,
+        struct error *err);
+int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err); // -ESRCH: the VMM is gone
+int sandbox_vm_serve(
+        struct sandbox *sandbox, struct error *err); // NBD, from the keeper's socket when there is one
+void sandbox_vm_end(
+        struct sandbox *sandbox); // kills the VMM and takes everything down; any part may be missing
+void sandbox_vm_release(struct sandbox *sandbox); // lets go, the VMM runs on
+void sandbox_vm_clean(
+        struct sandboxes *all, const char *id); // folder and keeper's descriptors of one that does not run
+void sandbox_vm_folder(struct sandboxes *all, const char *id, char *ret_path, size_t capacity);
+
+// ---- sandbox_life.c. All (op) ----
+void sandbox_discard(struct sandbox *sandbox); // ends and deletes one that was never handed out
+int sandbox_set_running(
+        struct sandbox *sandbox, uint64_t started_ns, const char *mode, unsigned flags, struct error *err);
+void sandbox_set_state(
+        struct sandbox *sandbox, enum sandbox_state state, const char *reason); // logs a failure
+int sandbox_check_running(struct sandbox *sandbox, struct error *err);
+
+// ---- sandbox_fork.c ----
+// The members of a machine snapshot's doc that are ours; malloc'ed JSON. inner: "stop", "fork" or NULL = the
+// user's.
+char *sandbox_capture_body(struct sandbox *sandbox, const json_t *labels, const char *inner);
+void sandbox_capture_request(struct sandbox *sandbox, const char *body, struct capture_request *ret_request);
+
+// ---- sandbox_watch.c: events of VMMs ----
+void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *detail); // vm_event_callback

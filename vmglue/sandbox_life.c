@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// create, start, stop, rm. Each writes what it is about to do before it does it, and what came of it
+// afterwards; what a death of the daemon between the two leaves behind is sorted out by sandbox_recover.c.
+#include "vmglue/sandbox_origin.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { DEFAULT_CPUS = 1, DEFAULT_MEMORY_MB = 512, SYNC_TIMEOUT_MS = 60000, PAUSE_TIMEOUT_MS = 10000 };
+
+static uint64_t wall_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int check_shape(const struct sandbox_create *create, const struct sandbox_origin *origin,
+        struct sandbox_record *record, struct error *err)
+{
+    bool resumes = origin->memory.value != 0;
+    if (create->network != NULL && vm_network_parse(create->network, &record->network) < 0)
+        return error_set(err, -EINVAL, "network \"%.20s\" is not known; choose restricted, user or none",
+                create->network);
+    if (create->network == NULL)
+        record->network = resumes ? origin->network : VM_NETWORK_RESTRICTED;
+    record->cpus = create->cpus != 0 ? create->cpus : resumes ? origin->cpus : DEFAULT_CPUS;
+    record->memory_mb = create->memory_mb != 0 ? create->memory_mb
+                        : resumes              ? origin->memory_mb
+                                               : DEFAULT_MEMORY_MB;
+    if (resumes && record->cpus != origin->cpus)
+        return error_set(err, -EINVAL,
+                "snapshot \"%s\" is of a machine with %u cpus and cannot go on with %u; leave cpus "
+                "out, or boot a new machine from its disk",
+                create->from, origin->cpus, record->cpus);
+    if (resumes && record->memory_mb != origin->memory_mb)
+        return error_set(err, -EINVAL,
+                "snapshot \"%s\" is of a machine with %u MiB of memory and cannot go on with %u; "
+                "leave memory_mb out, or boot a new machine from its disk",
+                create->from, origin->memory_mb, record->memory_mb);
+    if (resumes && (record->network == VM_NETWORK_NONE) != (origin->network == VM_NETWORK_NONE))
+        return error_set(err, -EINVAL,
+                "snapshot \"%s\" is of a machine with network \"%s\" and cannot go on with \"%s\"",
+                create->from, vm_network_name(origin->network), vm_network_name(record->network));
+    if (create->disk_bytes != 0 && create->disk_bytes < origin->disk_bytes)
+        return error_set(err, -EINVAL, "\"%s\" has a disk of %" PRIu64 " bytes; it cannot shrink to %" PRIu64,
+                create->from, origin->disk_bytes, create->disk_bytes);
+    if (resumes && create->disk_bytes > origin->disk_bytes)
+        return error_set(err, -EINVAL, "the disk of a machine that goes on cannot grow; leave disk_gb out");
+    return 0;
+}
+
+// The doc and volumes of a sandbox that never was handed out, or is being removed.
+static int delete_record(struct sandbox *sandbox, struct error *err)
+{
+    struct sandboxes *all = sandbox->all;
+    struct txn *txn = txn_begin(all->store);
+    txn_doc_delete(txn, sandbox->record.doc);
+    txn_volume_delete(txn, sandbox->record.disk);
+    txn_volume_delete(txn, sandbox->record.memory);
+    if (sandbox->record.machine.value != 0)
+        txn_doc_delete(txn, sandbox->record.machine);
+    int r = txn_commit_wait(txn, TXN_DURABLE | TXN_RESERVE, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&all->lock);
+    sandbox->removed = true;
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
+    return 0;
+}
+
+void sandbox_discard(struct sandbox *sandbox)
+{
+    struct error err;
+    sandbox_vm_end(sandbox);
+    if (delete_record(sandbox, &err) == 0)
+        return;
+    sandbox_log(sandbox->all,
+            "sandbox %s: it could not be started and cannot be removed now (%s); the next start of the "
+            "daemon does it",
+            sandbox->record.name, err.text);
+    pthread_mutex_lock(&sandbox->all->lock);
+    sandbox->removed = true;
+    pthread_mutex_unlock(&sandbox->all->lock);
+}
+
+int sandbox_set_running(
+        struct sandbox *sandbox, uint64_t started_ns, const char *mode, unsigned flags, struct error *err)
+{
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    record.state = SANDBOX_RUNNING;
+    record.reason[0] = '\0';
+    record.ready_ms = (sandbox_now_ns() - started_ns + 500000) / 1000000;
+    snprintf(record.start_mode, sizeof record.start_mode, "%s", mode);
+    int r = sandbox_record_commit(sandbox, &record, flags, err);
+    sandbox_record_free(&record);
+    return r;
+}
+
+// The journal of a create: volumes and doc in one transaction, state "creating".
+static int begin_create(struct sandboxes *all, const struct sandbox_create *create,
+        const struct sandbox_origin *origin, struct sandbox_record *record, struct error *err)
+{
+    struct txn *txn = txn_begin(all->store);
+    sandbox_origin_volumes(txn, origin, create->disk_bytes, record);
+    int r = sandbox_record_put(txn, record, err);
+    if (r < 0) {
+        txn_abort(txn);
+        return r;
+    }
+    return txn_commit_wait(txn, 0, err);
+}
+
+static int run_create(struct sandboxes *all, const struct sandbox_create *create,
+        const struct sandbox_origin *origin, struct sandbox_record *record, json_t **ret_json,
+        struct error *err)
+{
+    uint64_t started_ns = sandbox_now_ns();
+    int r = check_shape(create, origin, record, err);
+    if (r == 0)
+        r = begin_create(all, create, origin, record, err);
+    if (r < 0) {
+        sandbox_record_free(record);
+        return r;
+    }
+    struct sandbox *sandbox = sandbox_new(all, record);
+    r = sandbox_vm_start(sandbox, origin->state, origin->state_bytes, origin->compat, err);
+    if (r == 0)
+        r = sandbox_set_running(
+                sandbox, started_ns, origin->state == NULL ? "cold" : "resume", TXN_DURABLE, err);
+    if (r < 0)
+        sandbox_discard(sandbox);
+    else
+        *ret_json = sandbox_json(sandbox);
+    sandbox_finish(sandbox);
+    return r;
+}
+
+int sandbox_create(
+        struct sandboxes *all, const struct sandbox_create *create, json_t **ret_json, struct error *err)
+{
+    struct names *names = &all->config.service->names;
+    struct sandbox_origin origin;
+    struct sandbox_record record = {.state = SANDBOX_CREATING, .created_wall_ns = wall_ns()};
+    int r;
+    if (create->name == NULL)
+        r = names_make(names, NAMES_SANDBOX, "sandbox", "box", record.name, err);
+    else if ((r = names_reserve(names, NAMES_SANDBOX, "sandbox", create->name, err)) == 0)
+        snprintf(record.name, sizeof record.name, "%s", create->name);
+    if (r < 0)
+        return r;
+    r = sandbox_origin_find(all, create->from, &origin, err);
+    if (r == 0) {
+        sandbox_new_id(record.id);
+        snprintf(record.from, sizeof record.from, "%.60s", create->from);
+        record.labels = json_deep_copy(create->labels);
+        record.env = json_deep_copy(create->env);
+        r = run_create(all, create, &origin, &record, ret_json, err);
+        sandbox_origin_free(&origin);
+    }
+    names_release(names, NAMES_SANDBOX, record.name);
+    return r;
+}
+
+static int wrong_state(struct sandbox *sandbox, const char *wanted, const char *remedy, struct error *err)
+{
+    return error_set(err, -EBUSY, "sandbox \"%s\" is %s, not %s%s%s%s", sandbox->record.name,
+            sandbox_state_name(sandbox->record.state), wanted, remedy[0] == '\0' ? "" : "; `", remedy,
+            remedy[0] == '\0' ? "" : "` changes that");
+}
+
+int sandbox_check_running(struct sandbox *sandbox, struct error *err)
+{
+    char remedy[64];
+    snprintf(remedy, sizeof remedy, "ramet start %s", sandbox->record.name);
+    if (sandbox->record.state != SANDBOX_RUNNING || sandbox->vm == NULL)
+        return wrong_state(sandbox, "running", remedy, err);
+    return 0;
+}
+
+// ---- stop ----
+
+static int extend_stop(void *context, struct txn *txn, const struct capture_ids *ids, struct error *err)
+{
+    struct sandbox_record *record = context;
+    record->state = SANDBOX_STOPPED;
+    record->machine = ids->machine;
+    record->mapped = (struct base_id){0}; // the machine doc keeps what a start needs
+    return sandbox_record_put(txn, record, err);
+}
+
+// The machine's state and "stopped" are one record in the log: whatever happens then, the sandbox goes on
+// from there.
+static int stop_with_memory(struct sandbox *sandbox, struct sandbox_record *record, struct error *err)
+{
+    struct capture_request request;
+    struct capture_result result;
+    char *body = sandbox_capture_body(sandbox, NULL, "stop");
+    sandbox_capture_request(sandbox, body, &request);
+    request.leave_paused = true;
+    request.extend = extend_stop;
+    request.context = record;
+    int r = body == NULL ? error_set(err, -ENOMEM, "no memory") : capture_machine(&request, &result, err);
+    free(body);
+    return r; // written; the caller syncs when the VMM is gone
+}
+
+static int stop_disk_only(
+        struct sandbox *sandbox, struct sandbox_record *record, bool force, struct error *err)
+{
+    int r = agent_sync(sandbox->agent, true, SYNC_TIMEOUT_MS, err);
+    if (r < 0 && !force) {
+        error_prefix(err, "the guest did not confirm that its file systems are clean, so it was not stopped "
+                          "(force stops it "
+                          "as a power cut would)");
+        return r;
+    }
+    struct error pause_err;
+    if (vm_pause(sandbox->vm, PAUSE_TIMEOUT_MS, &pause_err) < 0 && !force)
+        return error_set(err, pause_err.code, "%s", pause_err.text);
+    r = store_flush(sandbox->all->store);
+    if (r < 0) {
+        error_set(err, r, "the store cannot sync its log: %s", strerror(-r));
+        vm_continue(sandbox->vm, NULL);
+        return r;
+    }
+    record->state = SANDBOX_STOPPED;
+    record->machine = (struct doc_id){0};
+    record->mapped = (struct base_id){0};
+    return sandbox_record_commit(sandbox, record, TXN_DURABLE, err);
+}
+
+int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
+        struct error *err)
+{
+    struct sandbox *sandbox;
+    int r = sandbox_begin(all, name, "being stopped", &sandbox, err);
+    if (r < 0)
+        return r;
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    record.reason[0] = '\0';
+    if (record.state == SANDBOX_STOPPED)
+        r = 0; // it is as asked for
+    else if ((r = sandbox_check_running(sandbox, err)) == 0)
+        r = memory ? stop_with_memory(sandbox, &record, err) : stop_disk_only(sandbox, &record, force, err);
+    if (r == 0) {
+        sandbox_record_set(sandbox, &record);
+        if (sandbox->vm != NULL)
+            sandbox_vm_end(sandbox);
+        r = store_flush(all->store);
+        if (r < 0)
+            error_set(err, r, "sandbox \"%s\" is stopped and kept, but the store cannot sync its log: %s",
+                    name, strerror(-r));
+        else
+            *ret_json = sandbox_json(sandbox);
+    }
+    sandbox_record_free(&record);
+    sandbox_finish(sandbox);
+    return r;
+}
+
+// ---- start ----
+
+// Fresh volumes over the machine snapshot's bases, so that a start that fails half-way can be tried again
+// from the same point; the old ones go.
+static int begin_resume(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err)
+{
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    struct volume_id old_disk = record.disk, old_memory = record.memory;
+    struct txn *txn = txn_begin(sandbox->all->store);
+    sandbox_origin_volumes(txn, origin, 0, &record);
+    record.state = SANDBOX_STARTING;
+    int r = sandbox_record_put(txn, &record, err);
+    txn_volume_delete(txn, old_disk);
+    txn_volume_delete(txn, old_memory);
+    if (r < 0)
+        txn_abort(txn);
+    else
+        r = txn_commit_wait(txn, 0, err);
+    if (r == 0)
+        sandbox_record_set(sandbox, &record);
+    sandbox_record_free(&record);
+    return r;
+}
+
+// Running, and the machine snapshot it came from is used up: both in one record.
+static int end_resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
+{
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    struct txn *txn = txn_begin(sandbox->all->store);
+    txn_doc_delete(txn, record.machine);
+    record.machine = (struct doc_id){0};
+    record.state = SANDBOX_RUNNING;
+    record.reason[0] = '\0';
+    record.ready_ms = (sandbox_now_ns() - started_ns + 500000) / 1000000;
+    snprintf(record.start_mode, sizeof record.start_mode, "resume");
+    int r = sandbox_record_put(txn, &record, err);
+    if (r < 0)
+        txn_abort(txn);
+    else
+        r = txn_commit_wait(txn, TXN_DURABLE, err);
+    if (r == 0)
+        sandbox_record_set(sandbox, &record);
+    sandbox_record_free(&record);
+    return r;
+}
+
+static int resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
+{
+    struct sandbox_origin origin;
+    int r = sandbox_origin_load(sandbox->all, sandbox->record.machine, &origin, err);
+    if (r < 0)
+        return r;
+    r = begin_resume(sandbox, &origin, err);
+    if (r == 0) {
+        r = sandbox_vm_start(sandbox, origin.state, origin.state_bytes, origin.compat, err);
+        if (r == 0 && (r = end_resume(sandbox, started_ns, err)) < 0)
+            sandbox_vm_end(sandbox);
+        if (r < 0)
+            sandbox_set_state(sandbox, SANDBOX_STOPPED, err->text);
+    }
+    sandbox_origin_free(&origin);
+    return r;
+}
+
+static int boot(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
+{
+    int r = sandbox_record_forget_memory(sandbox, SANDBOX_STARTING, err);
+    if (r < 0)
+        return r;
+    r = sandbox_vm_start(sandbox, NULL, 0, NULL, err);
+    if (r == 0 && (r = sandbox_set_running(sandbox, started_ns, "cold", TXN_DURABLE, err)) < 0)
+        sandbox_vm_end(sandbox);
+    if (r < 0)
+        sandbox_set_state(sandbox, SANDBOX_STOPPED, err->text);
+    return r;
+}
+
+void sandbox_set_state(struct sandbox *sandbox, enum sandbox_state state, const char *reason)
+{
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    struct error err;
+    record.state = state;
+    snprintf(record.reason, sizeof record.reason, "%.250s", reason);
+    if (sandbox_record_commit(sandbox, &record, 0, &err) < 0) {
+        sandbox_log(sandbox->all, "sandbox %s: its new state cannot be recorded: %s", record.name, err.text);
+        sandbox_record_set(sandbox, &record);
+    }
+    sandbox_record_free(&record);
+}
+
+int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **ret_json, struct error *err)
+{
+    uint64_t started_ns = sandbox_now_ns();
+    struct sandbox *sandbox;
+    int r = sandbox_begin(all, name, "being started", &sandbox, err);
+    if (r < 0)
+        return r;
+    enum sandbox_state state = sandbox->record.state;
+    if (state == SANDBOX_RUNNING)
+        r = 0; // it is as asked for
+    else if (state != SANDBOX_STOPPED && state != SANDBOX_FAILED)
+        r = wrong_state(sandbox, "stopped", "", err);
+    else if (sandbox->record.machine.value != 0 && !cold)
+        r = resume(sandbox, started_ns, err);
+    else
+        r = boot(sandbox, started_ns, err);
+    if (r == 0)
+        *ret_json = sandbox_json(sandbox);
+    sandbox_finish(sandbox);
+    return r;
+}
+
+int sandbox_remove(struct sandboxes *all, const char *name, struct error *err)
+{
+    struct sandbox *sandbox;
+    int r = sandbox_begin(all, name, "being removed", &sandbox, err);
+    if (r < 0)
+        return r;
+    sandbox_vm_end(sandbox); // needs no agent: a guest that hangs can be removed
+    r = delete_record(sandbox, err);
+    if (r < 0)
+        sandbox_set_state(sandbox, SANDBOX_FAILED, err->text);
+    sandbox_finish(sandbox);
+    return r;
+}

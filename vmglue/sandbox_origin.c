@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/sandbox_origin.h"
+
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int parse_machine(
+        struct sandboxes *all, const struct doc *doc, struct sandbox_origin *origin, struct error *err)
+{
+    struct capture_doc capture;
+    struct base_info disk;
+    int r = capture_doc_parse(doc, &capture, err);
+    if (r < 0)
+        return r;
+    origin->memory = capture.memory;
+    origin->compat = capture.compat;
+    capture.compat = NULL;
+    if (capture.disk_count != 1)
+        r = error_set(err, -EINVAL, "machine snapshot \"%s\" has %u disks; sandboxes have one", doc->name,
+                capture.disk_count);
+    else
+        origin->disk = capture.disks[0];
+    capture_doc_free(&capture);
+    if (r == 0 && (r = store_base_get(all->store, origin->disk, &disk)) < 0)
+        error_set(err, r, "the disk of machine snapshot \"%s\" cannot be found: %s", doc->name, strerror(-r));
+    if (r < 0)
+        return r;
+    origin->disk_bytes = disk.size_bytes;
+    json_t *body = json_loadb(doc->body, doc->body_bytes, 0, NULL);
+    origin->cpus = (unsigned)json_fields_get_int(body, "cpus");
+    origin->memory_mb = (unsigned)json_fields_get_int(body, "memory_mb");
+    r = vm_network_parse(json_fields_get_text(body, "network"), &origin->network);
+    json_decref(body);
+    if (r < 0 || origin->cpus == 0 || origin->memory_mb == 0)
+        return error_set(
+                err, -EPROTO, "machine snapshot \"%s\" does not say what machine it is of", doc->name);
+    return 0;
+}
+
+int sandbox_origin_load(
+        struct sandboxes *all, struct doc_id machine, struct sandbox_origin *ret_origin, struct error *err)
+{
+    struct sandbox_origin origin = {0};
+    struct doc doc = {0};
+    int r = store_doc_get(all->store, machine, &doc);
+    if (r < 0)
+        return error_set(err, r, "the machine snapshot is gone");
+    r = parse_machine(all, &doc, &origin, err);
+    if (r == 0 && (r = store_doc_blob(all->store, machine, &origin.state, &origin.state_bytes)) < 0)
+        error_set(err, r, "the device state of machine snapshot \"%s\" cannot be read: %s", doc.name,
+                strerror(-r));
+    doc_free(&doc);
+    if (r < 0)
+        sandbox_origin_free(&origin);
+    else
+        *ret_origin = origin;
+    return r;
+}
+
+int sandbox_origin_find(
+        struct sandboxes *all, const char *from, struct sandbox_origin *ret_origin, struct error *err)
+{
+    struct disks_ref ref;
+    int r = disks_find(&all->config.service->disks, from, &ref, err);
+    if (r < 0)
+        return r;
+    if (ref.kind == DISKS_MACHINE && strchr(from, '/') != NULL)
+        return error_set(err, -EINVAL, "\"%s\" is a memory image; give the snapshot's name alone", from);
+    if (ref.kind == DISKS_MACHINE)
+        return sandbox_origin_load(all, ref.doc, ret_origin, err);
+    *ret_origin = (struct sandbox_origin){
+            .disk_volume = ref.volume, .disk = ref.base, .disk_bytes = ref.size_bytes};
+    return 0;
+}
+
+void sandbox_origin_free(struct sandbox_origin *origin)
+{
+    free(origin->state);
+    free(origin->compat);
+    origin->state = NULL;
+    origin->compat = NULL;
+}
+
+void sandbox_origin_volumes(struct txn *txn, const struct sandbox_origin *origin, uint64_t disk_bytes,
+        struct sandbox_record *record)
+{
+    struct base_id disk = origin->disk.value != 0 ? origin->disk : txn_freeze(txn, origin->disk_volume);
+    record->disk = txn_volume_create(txn, "", VOLUME_DISK, disk_bytes, disk);
+    record->memory =
+            txn_volume_create(txn, "", VOLUME_MEMORY, (uint64_t)record->memory_mb << 20, origin->memory);
+    record->mapped = origin->memory;
+}

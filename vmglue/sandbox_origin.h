@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a new sandbox is made from: a disk (it boots) or a machine snapshot (it goes on). Shared by create,
+// fork, start.
+#pragma once
+
+#include "vmglue/sandbox_internal.h"
+
+struct sandbox_origin {
+    struct volume_id disk_volume; // a volume to freeze, or
+    struct base_id disk;          // a base
+    uint64_t disk_bytes;
+    struct base_id memory;    // 0 = boots
+    unsigned cpus, memory_mb; // of a machine
+    enum vm_network network;
+    void *state; // device state, malloc'ed
+    size_t state_bytes;
+    char *compat; // malloc'ed
+};
+
+// By name, as in `create --from`.
+int sandbox_origin_find(
+        struct sandboxes *all, const char *from, struct sandbox_origin *ret_origin, struct error *err);
+// A machine snapshot by id, with its device state.
+int sandbox_origin_load(
+        struct sandboxes *all, struct doc_id machine, struct sandbox_origin *ret_origin, struct error *err);
+void sandbox_origin_free(struct sandbox_origin *origin);
+// Adds the volumes of a sandbox to a transaction: a disk over the origin's (disk_bytes 0 = as large), a
+// memory over its memory or empty; fills record->disk, memory and mapped.
+void sandbox_origin_volumes(struct txn *txn, const struct sandbox_origin *origin, uint64_t disk_bytes,
+        struct sandbox_record *record);

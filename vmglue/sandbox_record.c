@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sandbox's row in the store: JSON in a DOC_SANDBOX doc. The doc names the volumes (disk first) and the
+// memory base that the VMM maps, so that these stay alive while anything runs on them.
+#include "vmglue/sandbox_internal.h"
+
+#include "snapshot/txn.h"
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const state_names[] = {[SANDBOX_CREATING] = "creating",
+        [SANDBOX_STARTING] = "starting",
+        [SANDBOX_RUNNING] = "running",
+        [SANDBOX_STOPPING] = "stopping",
+        [SANDBOX_STOPPED] = "stopped",
+        [SANDBOX_FAILED] = "failed"};
+
+const char *sandbox_state_name(enum sandbox_state state)
+{
+    return state_names[state];
+}
+
+static json_t *encode(const struct sandbox_record *record)
+{
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s}", "id", record->id, "state",
+            state_names[record->state], "reason", record->reason, "from", record->from, "start_mode",
+            record->start_mode, "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network",
+            vm_network_name(record->network));
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"created_wall_ns", record->created_wall_ns}, {"ready_ms", record->ready_ms},
+            {"disk", record->disk.value}, {"memory", record->memory.value}, {"mapped", record->mapped.value},
+            {"machine", record->machine.value}};
+    for (size_t i = 0; json != NULL && i < sizeof numbers / sizeof numbers[0]; i++)
+        json_object_set_new(json, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+    if (json != NULL && record->labels != NULL)
+        json_object_set(json, "labels", record->labels);
+    if (json != NULL && record->env != NULL)
+        json_object_set(json, "env", record->env);
+    return json;
+}
+
+int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct error *err)
+{
+    struct doc doc = {.id = record->doc, .kind = DOC_SANDBOX};
+    json_t *json = encode(record);
+    char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    if (text == NULL)
+        return error_set(err, -ENOMEM, "no memory for the sandbox's record");
+    if (strlen(text) > DOC_BODY_MAX) {
+        free(text);
+        return error_set(err, -E2BIG, "labels and env of a sandbox together must stay below %d KiB",
+                DOC_BODY_MAX / 1024);
+    }
+    snprintf(doc.name, sizeof doc.name, "%s", record->name);
+    if (record->disk.value != 0)
+        doc.volumes[doc.volume_count++] = record->disk;
+    if (record->memory.value != 0)
+        doc.volumes[doc.volume_count++] = record->memory;
+    if (record->mapped.value != 0)
+        doc.bases[doc.base_count++] = record->mapped;
+    doc.body = text;
+    doc.body_bytes = strlen(text);
+    struct doc_id id = txn_doc_put(txn, &doc, NULL, 0);
+    if (record->doc.value == 0)
+        record->doc = id;
+    free(text);
+    return 0;
+}
+
+int sandbox_record_commit(
+        struct sandbox *sandbox, const struct sandbox_record *record, unsigned flags, struct error *err)
+{
+    struct sandbox_record copy = sandbox_record_copy(record);
+    struct txn *txn = txn_begin(sandbox->all->store);
+    int r = sandbox_record_put(txn, &copy, err);
+    if (r < 0)
+        txn_abort(txn);
+    else
+        r = txn_commit_wait(txn, flags, err);
+    if (r == 0)
+        sandbox_record_set(sandbox, &copy);
+    sandbox_record_free(&copy);
+    return r;
+}
+
+int sandbox_record_forget_memory(struct sandbox *sandbox, enum sandbox_state state, struct error *err)
+{
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    struct volume_id old = record.memory;
+    struct doc_id machine = record.machine;
+    struct txn *txn = txn_begin(sandbox->all->store);
+    record.memory =
+            txn_volume_create(txn, "", VOLUME_MEMORY, (uint64_t)record.memory_mb << 20, (struct base_id){0});
+    record.mapped = (struct base_id){0};
+    record.machine = (struct doc_id){0};
+    record.state = state;
+    record.reason[0] = '\0';
+    snprintf(record.start_mode, sizeof record.start_mode, "cold");
+    int r = sandbox_record_put(txn, &record, err);
+    if (old.value != 0)
+        txn_volume_delete(txn, old);
+    if (machine.value != 0)
+        txn_doc_delete(txn, machine);
+    if (r < 0)
+        txn_abort(txn);
+    else
+        r = txn_commit_wait(txn, 0, err);
+    if (r == 0)
+        sandbox_record_set(sandbox, &record);
+    sandbox_record_free(&record);
+    return r;
+}
+
+static uint64_t get_uint(const json_t *json, const char *name)
+{
+    return (uint64_t)json_fields_get_int(json, name);
+}
+
+int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_record, struct error *err)
+{
+    json_t *json = json_loadb(doc->body, doc->body_bytes, 0, NULL);
+    struct sandbox_record record = {.doc = doc->id};
+    const char *id = json_fields_get_text(json, "id"), *state = json_fields_get_text(json, "state");
+    size_t s = 0;
+    while (s < sizeof state_names / sizeof state_names[0] && strcmp(state_names[s], state) != 0)
+        s++;
+    if (strncmp(id, "sbx_", 4) != 0 || strlen(id) >= sizeof record.id ||
+            strlen(doc->name) >= sizeof record.name || s == sizeof state_names / sizeof state_names[0] ||
+            vm_network_parse(json_fields_get_text(json, "network"), &record.network) < 0) {
+        json_decref(json);
+        return error_set(err, -EPROTO, "the record of sandbox \"%.40s\" is not one that this version wrote",
+                doc->name);
+    }
+    record.state = (enum sandbox_state)s;
+    snprintf(record.id, sizeof record.id, "%s", id);
+    memcpy(record.name, doc->name, strlen(doc->name) + 1);
+    snprintf(record.reason, sizeof record.reason, "%s", json_fields_get_text(json, "reason"));
+    snprintf(record.from, sizeof record.from, "%s", json_fields_get_text(json, "from"));
+    snprintf(record.start_mode, sizeof record.start_mode, "%s", json_fields_get_text(json, "start_mode"));
+    record.cpus = (unsigned)get_uint(json, "cpus");
+    record.memory_mb = (unsigned)get_uint(json, "memory_mb");
+    record.created_wall_ns = get_uint(json, "created_wall_ns");
+    record.ready_ms = get_uint(json, "ready_ms");
+    record.disk.value = get_uint(json, "disk");
+    record.memory.value = get_uint(json, "memory");
+    record.mapped.value = get_uint(json, "mapped");
+    record.machine.value = get_uint(json, "machine");
+    record.labels = json_incref(json_object_get(json, "labels"));
+    record.env = json_incref(json_object_get(json, "env"));
+    json_decref(json);
+    *ret_record = record;
+    return 0;
+}
+
+void sandbox_record_free(struct sandbox_record *record)
+{
+    json_decref(record->labels);
+    json_decref(record->env);
+    record->labels = record->env = NULL;
+}
+
+struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
+{
+    struct sandbox_record copy = *record;
+    json_incref(copy.labels);
+    json_incref(copy.env);
+    return copy;
+}
+
+void sandbox_record_set(struct sandbox *sandbox, const struct sandbox_record *record)
+{
+    struct sandbox_record copy = sandbox_record_copy(record);
+    pthread_mutex_lock(&sandbox->all->lock);
+    struct sandbox_record old = sandbox->record;
+    sandbox->record = copy;
+    pthread_cond_broadcast(&sandbox->all->changed);
+    pthread_mutex_unlock(&sandbox->all->lock);
+    sandbox_record_free(&old);
+}

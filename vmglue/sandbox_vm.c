@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// What runs for one sandbox: the NBD window on its disk, the VMM, its userfaultfd, the connection to its
+// agent.
+//
+// Everything here is named by the sandbox's id: the folder RUNDIR/vm/ID, and "nbd-ID" in the keeper. The
+// order matters: the disk is served before the VMM is started or asked anything, since the VMM waits for its
+// disk.
+#include "vmglue/sandbox_internal.h"
+
+#include "vmglue/compat.h"
+#include "vmglue/keeper.h"
+#include "vmglue/unix_socket.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    BOOT_TIMEOUT_MS = 180000,
+    RESUME_TIMEOUT_MS = 60000, ADOPT_TIMEOUT_MS = 30000,
+    IDENTITY_TIMEOUT_MS = 60000,
+
+    KILL_TIMEOUT_MS = 30000
+};
+static const char DISK_EXPORT[] = "disk";
+
+void sandbox_vm_folder(struct sandboxes *all, const char *id, char *ret_path, size_t capacity)
+{
+    snprintf(ret_path, capacity, "%s/vm/%s", all->config.run_dir, id);
+}
+
+// Called on a loop; disk_export does not change while the server runs.
+static void resolve_disk(void *context, const char *name, struct nbd_export *ret_export)
+{
+    const struct sandbox *sandbox = context;
+    if (name[0] == '\0' || strcmp(name, DISK_EXPORT) == 0)
+        *ret_export = sandbox->disk_export;
+}
+
+static void keeper_name(const char *id, char *ret_name, size_t capacity)
+{
+    snprintf(ret_name, capacity, "nbd-%s", id);
+}
+
+int sandbox_vm_serve(struct sandbox *sandbox, struct error *err)
+{
+    struct sandboxes *all = sandbox->all;
+    char folder[128], path[160], name[64];
+    sandbox_vm_folder(all, sandbox->record.id, folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/nbd.sock", folder);
+    keeper_name(sandbox->record.id, name, sizeof name);
+    if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+        return error_set(err, -errno, "the folder %s cannot be made: %s", folder, strerror(errno));
+    int r = keeper_get(all->config.run_dir, name, &sandbox->nbd_listen_fd, err);
+    if (r == -ENOENT) {
+        r = unix_socket_listen(path, SOCK_STREAM | SOCK_NONBLOCK, 0600, &sandbox->nbd_listen_fd, err);
+        if (r == 0)
+            r = keeper_put(all->config.run_dir, name, sandbox->nbd_listen_fd, err);
+    }
+    if (r < 0)
+        return r;
+    sandbox->disk_export = (struct nbd_export){.found = true, .volume = sandbox->record.disk};
+    struct nbd_server_config config = {.store = all->store,
+            .loop = store_loop(all->store, 0),
+            .listen_fd = sandbox->nbd_listen_fd,
+            .resolve = resolve_disk,
+            .context = sandbox};
+    return nbd_server_start(&config, &sandbox->nbd, err);
+}
+
+static int fresh_identity(struct sandbox *sandbox, struct error *err)
+{
+    struct agent_identity identity = {0};
+    uint8_t machine_id[16];
+    if (getrandom(identity.seed, sizeof identity.seed, 0) != sizeof identity.seed ||
+            getrandom(machine_id, sizeof machine_id, 0) != sizeof machine_id)
+        return error_set(err, -EIO, "no random bytes from the kernel for the guest");
+    for (unsigned i = 0; i < 16; i++)
+        snprintf(identity.machine_id + 2 * i, 3, "%02x", machine_id[i]);
+    snprintf(identity.hostname, sizeof identity.hostname, "%s", sandbox->record.name);
+    int r = agent_after_fork(sandbox->agent, &identity, IDENTITY_TIMEOUT_MS, err);
+    if (r < 0)
+        error_prefix(
+                err, "the guest did not confirm its new identity and random seed, so it was not handed out");
+    return r;
+}
+
+static int connect_agent(struct sandbox *sandbox, unsigned timeout_ms, struct error *err)
+{
+    char folder[128], path[160];
+    struct agent *agent;
+    sandbox_vm_folder(sandbox->all, sandbox->record.id, folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/agent.sock", folder);
+    int r = agent_connect(path, timeout_ms, &agent, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&sandbox->all->lock);
+    sandbox->agent = agent;
+    pthread_mutex_unlock(&sandbox->all->lock);
+    return 0;
+}
+
+static int open_memory(struct sandbox *sandbox, struct error *err)
+{
+    struct vm_memory memory;
+    int r = vm_get_memory(sandbox->vm, &memory, err);
+    if (r == 0)
+        r = dirty_pages_open(
+                sandbox->vm->pid, memory.uffd, memory.address, memory.bytes, &sandbox->dirty, err);
+    if (r < 0)
+        return r;
+    r = volume_open(sandbox->all->store, sandbox->record.memory, &sandbox->memory);
+    return r < 0 ? error_set(err, r, "the memory volume cannot be opened: %s", strerror(-r)) : 0;
+}
+
+// The paths that a vm_config points to.
+struct vm_paths {
+    char folder[128], image[160], mapped[32];
+};
+
+static void describe(struct sandbox *sandbox, const void *state, size_t state_bytes, struct vm_paths *paths,
+        struct vm_config *ret_config)
+{
+    struct sandboxes *all = sandbox->all;
+    struct volume_info disk = {0};
+    sandbox_vm_folder(all, sandbox->record.id, paths->folder, sizeof paths->folder);
+    snprintf(paths->mapped, sizeof paths->mapped, "%llu", (unsigned long long)sandbox->record.mapped.value);
+    snprintf(paths->image, sizeof paths->image, "%s/mem/%s", all->config.run_dir, paths->mapped);
+    store_volume_get(all->store, sandbox->record.disk, &disk);
+    *ret_config = (struct vm_config){
+            .id = sandbox->record.id,
+            .tag = all->tag,
+            .run_dir = paths->folder,
+            .preload_library = all->preload_path[0] == '\0' ? NULL : all->preload_path,
+            .vmm_path = all->config.vmm_path,
+            .shape = {.machine = VM_MACHINE_Q35,
+                    .cpus = sandbox->record.cpus,
+                    .memory_mb = sandbox->record.memory_mb,
+                    .network = sandbox->record.network},
+            .accel = all->config.accel,
+            .probe_cache = all->probe_cache,
+            .kernel_path = all->kernel_path,
+            .initrd_path = all->initrd_path,
+            .disks = {{.export_name = DISK_EXPORT, .size_bytes = disk.size_bytes}},
+            .disk_count = 1,
+            .memory_image = state == NULL ? NULL : paths->image,
+            .memory_id = state == NULL ? NULL : paths->mapped,
+            .state = state,
+            .state_bytes = state_bytes,
+            .timeout_ms = RESUME_TIMEOUT_MS,
+            .on_event = sandbox_watch_event,
+            .context = sandbox,
+    };
+}
+
+// A state loads without complaint into a machine of another shape; so the records are compared first.
+static int check_compat(const struct vm_config *config, const char *saved, struct error *err)
+{
+    enum vm_accel accel = config->accel;
+    char *now = NULL;
+    int r = accel == VM_ACCEL_AUTO ? vm_probe_accel(config, &accel, err) : 0;
+    if (r == 0)
+        r = compat_describe(config, accel == VM_ACCEL_KVM ? "kvm" : "tcg", &now, err);
+    if (r == 0)
+        r = compat_compare(saved, now, err);
+    free(now);
+    return r;
+}
+
+// The VMM and what hangs on it, up to the first answer of the guest.
+static int start_vmm(struct sandbox *sandbox, const struct vm_config *config, struct error *err)
+{
+    struct sandboxes *all = sandbox->all;
+    struct vm *vm;
+    int r = vm_start(&qemu_driver, config, &vm, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&all->lock);
+    sandbox->vm = vm;
+    pthread_mutex_unlock(&all->lock);
+    r = connect_agent(sandbox, config->state == NULL ? BOOT_TIMEOUT_MS : RESUME_TIMEOUT_MS, err);
+    if (r == 0)
+        r = fresh_identity(sandbox, err);
+    if (r == 0)
+        r = open_memory(sandbox, err);
+    return r;
+}
+
+int sandbox_vm_start(
+        struct sandbox *sandbox, const void *state, size_t state_bytes, const char *compat, struct error *err)
+{
+    struct sandboxes *all = sandbox->all;
+    struct vm_paths paths;
+    struct vm_config config;
+    describe(sandbox, state, state_bytes, &paths, &config);
+    int r = state == NULL || compat == NULL ? 0 : check_compat(&config, compat, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&all->lock);
+    sandbox->vm_generation++;
+    sandbox->reset_asked = sandbox->shut_down = false;
+    pthread_mutex_unlock(&all->lock);
+    sandbox_vm_clean(all, sandbox->record.id); // what an earlier VMM of this sandbox may have left
+    r = sandbox_vm_serve(sandbox, err);
+    if (r == 0)
+        r = start_vmm(sandbox, &config, err);
+    if (r < 0)
+        sandbox_vm_end(sandbox);
+    return r;
+}
+
+int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
+{
+    struct sandboxes *all = sandbox->all;
+    enum vm_status status;
+    char folder[128];
+    struct vm *vm;
+    sandbox_vm_folder(all, sandbox->record.id, folder, sizeof folder);
+    int r = vm_adopt(&qemu_driver, folder, sandbox_watch_event, sandbox, &vm, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&all->lock);
+    sandbox->vm = vm;
+    sandbox->vm_generation++;
+    pthread_mutex_unlock(&all->lock);
+    r = vm_get_status(sandbox->vm, &status, err);
+    if (r == 0 && (status == VM_PAUSED || status == VM_IO_ERROR)) {
+        sandbox_log(all, "sandbox %s: found %s; it goes on", sandbox->record.name,
+                status == VM_PAUSED ? "paused in the middle of a snapshot" : "stopped by a disk error");
+        r = vm_continue(sandbox->vm, err);
+    }
+    if (r == 0)
+        r = connect_agent(sandbox, ADOPT_TIMEOUT_MS, err);
+    if (r == 0)
+        r = agent_thaw(sandbox->agent, err); // the dead daemon may have frozen it
+    if (r == 0)
+        r = open_memory(sandbox, err);
+    return r;
+}
+
+// Waits until nobody uses the agent. Its users leave at once when the VMM is dead or the connection is cut.
+static void drop_agent(struct sandbox *sandbox)
+{
+    struct sandboxes *all = sandbox->all;
+    pthread_mutex_lock(&all->lock);
+    struct agent *agent = sandbox->agent;
+    sandbox->agent = NULL;
+    while (sandbox->agent_users > 0)
+        pthread_cond_wait(&all->changed, &all->lock);
+    pthread_mutex_unlock(&all->lock);
+    agent_disconnect(agent);
+}
+
+static void close_parts(struct sandbox *sandbox)
+{
+    sandbox->dirty = dirty_pages_close(sandbox->dirty);
+    sandbox->memory = volume_close(sandbox->memory);
+}
+
+static void close_vm(struct sandbox *sandbox)
+{
+    pthread_mutex_lock(&sandbox->all->lock);
+    struct vm *vm = sandbox->vm;
+    sandbox->vm = NULL;
+    pthread_mutex_unlock(&sandbox->all->lock);
+    vm_close(vm);
+}
+
+static void close_disk(struct sandbox *sandbox)
+{
+    sandbox->nbd = nbd_server_stop(sandbox->nbd);
+    if (sandbox->nbd_listen_fd >= 0)
+        close(sandbox->nbd_listen_fd);
+    sandbox->nbd_listen_fd = -1;
+}
+
+void sandbox_vm_end(struct sandbox *sandbox)
+{
+    struct error err;
+    if (sandbox->vm != NULL && vm_kill(sandbox->vm, KILL_TIMEOUT_MS, &err) < 0)
+        sandbox_log(sandbox->all, "sandbox %s: its VMM does not end: %s", sandbox->record.name, err.text);
+    drop_agent(sandbox);
+    close_parts(sandbox);
+    close_vm(sandbox);
+    close_disk(sandbox);
+    sandbox_vm_clean(sandbox->all, sandbox->record.id);
+}
+
+void sandbox_vm_release(struct sandbox *sandbox)
+{
+    drop_agent(sandbox);
+    close_parts(sandbox);
+    close_vm(sandbox);
+    close_disk(sandbox);
+}
+
+void sandbox_vm_clean(struct sandboxes *all, const char *id)
+{
+    char folder[128], name[64];
+    keeper_name(id, name, sizeof name);
+    keeper_drop(all->config.run_dir, name, NULL);
+    sandbox_vm_folder(all, id, folder, sizeof folder);
+    DIR *dir = opendir(folder);
+    if (dir == NULL)
+        return;
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    rmdir(folder);
+}

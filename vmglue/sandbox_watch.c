@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What VMMs tell: a guest that reboots gets a new process on its disk, one that ends is taken down, one that
+// a full store has stopped goes on when there is room.
+//
+// Events come on a thread of the VM, which must not wait; each that needs work gets a thread of its own.
+// Which VMM an event is about is remembered by generation: by the time the work has its turn, the sandbox may
+// run another one.
+#include "vmglue/sandbox_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ROOM_CHECK_SECS = 2 };
+
+struct event_work {
+    struct sandboxes *all;
+    char id[SANDBOX_ID_SIZE];
+    unsigned generation;
+    enum vm_event_kind kind;
+    char detail[256];
+};
+
+static void reboot(struct sandbox *sandbox)
+{
+    struct error err;
+    sandbox_log(sandbox->all, "sandbox %s: the guest reboots", sandbox->record.name);
+    sandbox_vm_end(sandbox);
+    int r = sandbox_record_forget_memory(sandbox, SANDBOX_RUNNING, &err);
+    if (r == 0)
+        r = sandbox_vm_start(sandbox, NULL, 0, NULL, &err);
+    if (r < 0) {
+        sandbox_log(sandbox->all, "sandbox %s: the reboot failed: %s", sandbox->record.name, err.text);
+        sandbox_set_state(sandbox, SANDBOX_FAILED, err.text);
+    }
+}
+
+static void handle_exit(struct sandbox *sandbox, const char *detail)
+{
+    pthread_mutex_lock(&sandbox->all->lock);
+    bool reset = sandbox->reset_asked, shut_down = sandbox->shut_down;
+    pthread_mutex_unlock(&sandbox->all->lock);
+    if (reset && !shut_down) {
+        reboot(sandbox);
+        return;
+    }
+    sandbox_log(sandbox->all, "sandbox %s: its VMM ended%s %s", sandbox->record.name,
+            shut_down ? ", the guest powered itself off" : ":", shut_down ? "" : detail);
+    sandbox_vm_end(sandbox);
+    if (shut_down)
+        sandbox_set_state(sandbox, SANDBOX_STOPPED, "the guest powered itself off");
+    else
+        sandbox_set_state(sandbox, SANDBOX_FAILED, detail[0] == '\0' ? "its VMM ended by itself" : detail);
+}
+
+// The guest waits for its disk. With no room that may pass; with anything else it stays stopped and says so.
+static void handle_io_error(struct sandbox *sandbox, const char *detail)
+{
+    enum vm_status status;
+    struct error err;
+    if (vm_get_status(sandbox->vm, &status, &err) < 0 || status != VM_IO_ERROR)
+        return;
+    struct store_stat stat;
+    store_stat(sandbox->all->store, &stat);
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    snprintf(record.reason, sizeof record.reason, "its disk failed and the guest waits: %.200s", detail);
+    sandbox_record_set(sandbox, &record);
+    sandbox_record_free(&record);
+    if (stat.failed != 0)
+        return; // only a restart of the daemon helps; the next one lets it go on
+    if (vm_continue(sandbox->vm, &err) == 0) {
+        record = sandbox_record_copy(&sandbox->record);
+        record.reason[0] = '\0';
+        sandbox_record_set(sandbox, &record);
+        sandbox_record_free(&record);
+    }
+}
+
+static void *work_thread(void *context)
+{
+    struct event_work *work = context;
+    struct sandboxes *all = work->all;
+    struct sandbox *sandbox;
+    if (work->kind == VM_EVENT_IO_ERROR) // a guest that fails again at once must not spin
+        nanosleep(&(struct timespec){.tv_sec = ROOM_CHECK_SECS}, NULL);
+    if (sandbox_begin(all, work->id, "being looked after", &sandbox, NULL) == 0) {
+        pthread_mutex_lock(&all->lock);
+        bool current = sandbox->vm_generation == work->generation && sandbox->vm != NULL && !all->quiesced;
+        pthread_mutex_unlock(&all->lock);
+        if (current && sandbox->record.state == SANDBOX_RUNNING) {
+            if (work->kind == VM_EVENT_IO_ERROR)
+                handle_io_error(sandbox, work->detail);
+            else
+                handle_exit(sandbox, work->detail);
+        }
+        sandbox_finish(sandbox);
+    }
+    free(work);
+    pthread_mutex_lock(&all->lock);
+    all->workers--;
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
+    return NULL;
+}
+
+static void start_work(struct sandbox *sandbox, enum vm_event_kind kind, const char *detail)
+{
+    struct sandboxes *all = sandbox->all;
+    struct event_work *work = calloc(1, sizeof *work);
+    pthread_attr_t detached;
+    pthread_t thread;
+    if (work == NULL)
+        return;
+    work->all = all;
+    work->kind = kind;
+    snprintf(work->detail, sizeof work->detail, "%s", detail == NULL ? "" : detail);
+    pthread_mutex_lock(&all->lock);
+    memcpy(work->id, sandbox->record.id, sizeof work->id);
+    work->generation = sandbox->vm_generation;
+    bool go = !all->quiesced;
+    all->workers += go;
+    pthread_mutex_unlock(&all->lock);
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    if (go && pthread_create(&thread, &detached, work_thread, work) != 0) {
+        pthread_mutex_lock(&all->lock);
+        all->workers--;
+        pthread_mutex_unlock(&all->lock);
+        go = false;
+    }
+    pthread_attr_destroy(&detached);
+    if (!go)
+        free(work);
+}
+
+void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *detail)
+{
+    struct sandbox *sandbox = context;
+    struct sandboxes *all = sandbox->all;
+    switch (kind) {
+    case VM_EVENT_GUEST_RESET:
+    case VM_EVENT_GUEST_SHUTDOWN:
+        pthread_mutex_lock(&all->lock);
+        sandbox->reset_asked |= kind == VM_EVENT_GUEST_RESET;
+        sandbox->shut_down |= kind == VM_EVENT_GUEST_SHUTDOWN;
+        pthread_mutex_unlock(&all->lock);
+        break;
+    case VM_EVENT_EXITED:
+    case VM_EVENT_IO_ERROR:
+        start_work(sandbox, kind, detail);
+        break;
+    case VM_EVENT_GUEST_PANIC:
+        sandbox_log(all, "sandbox %s: the guest's kernel panicked", sandbox->record.name);
+        break;
+    case VM_EVENT_CONTROL_LOST:
+        sandbox_log(all, "sandbox %s: the control connection to its VMM broke: %s", sandbox->record.name,
+                detail == NULL ? "" : detail);
+        break;
+    case VM_EVENT_STOPPED:
+    case VM_EVENT_RUNNING:
+        break;
+    }
+}
