@@ -25,6 +25,9 @@ struct agent;
 // (a booting guest may take seconds). A HELLO ends every stream and request of earlier epochs in the guest.
 int agent_connect(const char *socket_path, unsigned timeout_ms, struct agent **ret_agent, struct error *err);
 struct agent *agent_disconnect(struct agent *agent); // accepts NULL; requests in flight end with -EPIPE
+// Ends requests in flight, and later ones, with -EPIPE; the handle stays until agent_disconnect. For an owner
+// whose users are still inside of calls.
+void agent_break(struct agent *agent);
 
 // True when the guest said in its HELLO that user processes are frozen: a daemon that finds its source
 // machine so (the one before it died between freeze and thaw) calls agent_thaw; a child's daemon calls

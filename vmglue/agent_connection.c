@@ -313,14 +313,19 @@ bool agent_was_frozen(const struct agent *agent)
     return agent->was_frozen;
 }
 
-struct agent *agent_disconnect(struct agent *agent)
+void agent_break(struct agent *agent)
 {
-    if (agent == NULL)
-        return NULL;
     pthread_mutex_lock(&agent->lock);
     agent->closing = true;
     pthread_mutex_unlock(&agent->lock);
     wake(agent);
+}
+
+struct agent *agent_disconnect(struct agent *agent)
+{
+    if (agent == NULL)
+        return NULL;
+    agent_break(agent);
     pthread_join(agent->thread, NULL);
     pthread_mutex_lock(&agent->lock);
     while (agent->users > 0)

@@ -23,7 +23,8 @@
 
 enum {
     BOOT_TIMEOUT_MS = 180000,
-    RESUME_TIMEOUT_MS = 60000, ADOPT_TIMEOUT_MS = 30000,
+    RESUME_TIMEOUT_MS = 60000,
+    ADOPT_TIMEOUT_MS = 30000,
     IDENTITY_TIMEOUT_MS = 60000,
 
     KILL_TIMEOUT_MS = 30000
@@ -237,20 +238,24 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     }
     if (r == 0)
         r = connect_agent(sandbox, ADOPT_TIMEOUT_MS, err);
-    if (r == 0)
-        r = agent_thaw(sandbox->agent, err); // the dead daemon may have frozen it
+    if (r == 0 && agent_was_frozen(sandbox->agent))
+        r = agent_thaw(sandbox->agent, err); // the dead daemon had frozen it for a snapshot
     if (r == 0)
         r = open_memory(sandbox, err);
     return r;
 }
 
-// Waits until nobody uses the agent. Its users leave at once when the VMM is dead or the connection is cut.
+// Ends calls into the guest and waits until their callers have left.
 static void drop_agent(struct sandbox *sandbox)
 {
     struct sandboxes *all = sandbox->all;
     pthread_mutex_lock(&all->lock);
     struct agent *agent = sandbox->agent;
     sandbox->agent = NULL;
+    pthread_mutex_unlock(&all->lock);
+    if (agent != NULL)
+        agent_break(agent);
+    pthread_mutex_lock(&all->lock);
     while (sandbox->agent_users > 0)
         pthread_cond_wait(&all->changed, &all->lock);
     pthread_mutex_unlock(&all->lock);

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Order at start: run directory's lock, loops, store, left-overs of a dead daemon, keeper, memory images,
+// sandboxes (disks first, then VMMs), operator's exports, API. Everything that a VMM may be waiting for is
+// served before anything is asked of a VMM; nobody can call before all of it stands. The way down is the way
+// up backwards.
+#include "tools/rametd/daemon.h"
+
+#include "blockstore/io_ring.h"
+#include "tools/rametd/log.h"
+#include "tools/rametd/operator_exports.h"
+#include "tools/rametd/run_dir.h"
+#include "vmglue/keeper.h"
+#include "vmglue/mem_fuse.h"
+#include "vmglue/sandbox.h"
+#include "vmglue/service.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SHARDS_MAX = 64, RING_ENTRIES = 256 };
+static const char FUSE_NAME[] = "fuse"; // the descriptor of /dev/fuse in the keeper
+
+struct daemon {
+    struct daemon_config config;
+    char *run_dir;
+    char libexec_dir[PATH_MAX], kernel_dir[PATH_MAX];
+    int lock_fd, api_fd, nbd_fd;
+    struct loop *loops[SHARDS_MAX];
+    unsigned loop_count, running_loops;
+    struct store *store;
+    struct mem_fuse *fuse;
+    struct nbd_server *nbd;
+    struct http_server *http;
+    struct service service;
+};
+
+static void log_request(void *context, const char *request_id, const char *method, const char *path,
+        int status, uint64_t duration_ns)
+{
+    log_line("%s %s %s %d %.1f ms", request_id, method, path, status, (double)duration_ns / 1e6);
+}
+
+static void log_sandbox(void *context, const char *message)
+{
+    log_line("%s", message);
+}
+
+// Helpers stand beside this program: keeper, preload library.
+static int find_libexec(struct daemon *daemon, struct error *err)
+{
+    const char *given = getenv("RAMET_LIBEXEC");
+    ssize_t size = -1;
+    if (given != NULL && given[0] != '\0')
+        size = snprintf(daemon->libexec_dir, sizeof daemon->libexec_dir, "%s", given);
+    else if ((size = readlink("/proc/self/exe", daemon->libexec_dir, sizeof daemon->libexec_dir - 1)) > 0)
+        daemon->libexec_dir[size] = '\0';
+    char *slash = given == NULL ? strrchr(daemon->libexec_dir, '/') : NULL;
+    if (size <= 0 || (given == NULL && slash == NULL))
+        return error_set(
+                err, -ENOENT, "the folder of the daemon's helpers cannot be told; set RAMET_LIBEXEC");
+    if (slash != NULL)
+        *slash = '\0';
+    return 0;
+}
+
+// An absolute path, since VMMs run in folders of their own. It need not exist before the first sandbox boots.
+static int find_kernel(struct daemon *daemon, struct error *err)
+{
+    const struct daemon_config *config = &daemon->config;
+    const char *path = config->kernel_dir != NULL ? config->kernel_dir : config->store_dir;
+    char folder[PATH_MAX] = "";
+    if (path[0] != '/' && getcwd(folder, sizeof folder) == NULL)
+        return error_set(err, -errno, "the current folder cannot be told: %s", strerror(errno));
+    if ((size_t)snprintf(daemon->kernel_dir, sizeof daemon->kernel_dir, "%s%s%s%s", folder,
+                folder[0] == '\0' ? "" : "/", path,
+                config->kernel_dir != NULL ? "" : "/../kernel") >= sizeof daemon->kernel_dir)
+        return error_set(err, -ENAMETOOLONG, "the path of the kernel's folder is too long: %.100s", path);
+    return 0;
+}
+
+static int start_store(struct daemon *daemon, struct error *err)
+{
+    const char *directory = daemon->config.store_dir;
+    struct store_config config = {.log_budget_bytes = daemon->config.log_budget_bytes};
+    for (unsigned i = 0; i < daemon->config.shards; i++) {
+        int r = io_ring_loop_create(i, RING_ENTRIES, &daemon->loops[i]);
+        if (r < 0)
+            return error_set(err, r, "an io_uring cannot be made: %s", strerror(-r));
+        daemon->loop_count++;
+    }
+    int r = store_open(daemon->loops, daemon->loop_count, directory,
+            daemon->config.log_budget_bytes == 0 ? NULL : &config, &daemon->store, err);
+    if (r == -EBUSY) {
+        int owner = run_dir_store_owner(directory);
+        if (owner > 0)
+            return error_set(err, r,
+                    "the store %s is in use by process %d; one daemon owns a store: stop that one first",
+                    directory, owner);
+    }
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < daemon->loop_count; i++) {
+        r = io_ring_thread_start(daemon->loops[i]);
+        if (r < 0)
+            return error_set(err, r, "the thread of shard %u cannot be started: %s", i, strerror(-r));
+        daemon->running_loops++;
+    }
+    struct store_stat stat;
+    store_stat(daemon->store, &stat);
+    log_line("store %s: %llu volumes, %llu docs, %llu records replayed in %llu ms", directory,
+            (unsigned long long)stat.volumes, (unsigned long long)stat.docs,
+            (unsigned long long)stat.recovered_records, (unsigned long long)(stat.recovery_ns / 1000000));
+    return 0;
+}
+
+static int start_memory_images(struct daemon *daemon, struct error *err)
+{
+    char mountpoint[PATH_MAX];
+    int fuse_fd = -1;
+    snprintf(mountpoint, sizeof mountpoint, "%s/mem", daemon->run_dir);
+    int r = keeper_ensure(daemon->run_dir, daemon->libexec_dir, err);
+    if (r == 0) {
+        r = keeper_get(daemon->run_dir, FUSE_NAME, &fuse_fd, err);
+        if (r == -ENOENT)
+            r = 0;
+    }
+    if (r == 0 && fuse_fd < 0)
+        mkdir(mountpoint, 0700); // a stale mount there is seen to by mem_fuse_start
+    bool adopted = fuse_fd >= 0;
+    if (r == 0)
+        r = mem_fuse_start(daemon->store, mountpoint, fuse_fd, &daemon->fuse, err);
+    if (r == 0 && !adopted)
+        r = keeper_put(daemon->run_dir, FUSE_NAME, mem_fuse_device_fd(daemon->fuse), err);
+    return r;
+}
+
+static int start_services(struct daemon *daemon, struct error *err)
+{
+    struct service *service = &daemon->service;
+    unsigned cleaned = 0;
+    service->store = daemon->store;
+    service->run_dir = daemon->run_dir;
+    names_init(&service->names, daemon->store);
+    service->disks = (struct disks){daemon->store, &service->names};
+    int r = disks_clean_up(daemon->store, &cleaned, err);
+    if (r == 0 && cleaned > 0)
+        log_line("%u unfinished imports or exports of an earlier daemon were removed", cleaned);
+    if (r == 0)
+        r = snapshot_state_start(daemon->store, &service->snapshots, err);
+    if (r == 0)
+        r = import_export_start(daemon->store, &service->disks, daemon->run_dir, &service->transfers, err);
+    if (r == 0)
+        r = start_memory_images(daemon, err);
+    service->fuse = daemon->fuse;
+    return r;
+}
+
+static int start_sandboxes(struct daemon *daemon, struct error *err)
+{
+    const char *accel = daemon->config.accel;
+    struct sandbox_config config = {
+            .service = &daemon->service,
+            .run_dir = daemon->run_dir,
+            .libexec_dir = daemon->libexec_dir,
+            .kernel_dir = daemon->kernel_dir,
+            .vmm_path = daemon->config.vmm_path,
+            .accel = strcmp(accel, "kvm") == 0   ? VM_ACCEL_KVM
+                     : strcmp(accel, "tcg") == 0 ? VM_ACCEL_TCG
+                                                 : VM_ACCEL_AUTO,
+            .log = log_sandbox,
+    };
+    return sandbox_start_all(&config, &daemon->service.sandboxes, err);
+}
+
+static int start_front(struct daemon *daemon, struct error *err)
+{
+    int r = run_dir_listen(daemon->run_dir, "nbd.sock", &daemon->nbd_fd, err);
+    if (r == 0)
+        r = operator_exports_start(daemon->store, daemon->nbd_fd, &daemon->nbd, err);
+    if (r == 0)
+        r = run_dir_listen(daemon->run_dir, "api.sock", &daemon->api_fd, err);
+    struct http_server_config config = {.listen_fd = daemon->api_fd,
+            .tables = routes_all,
+            .context = &daemon->service,
+            .on_request = daemon->config.log_requests ? log_request : NULL};
+    if (r == 0)
+        r = http_server_start(&config, &daemon->http, err);
+    return r;
+}
+
+int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon, struct error *err)
+{
+    struct daemon *daemon = calloc(1, sizeof *daemon);
+    if (daemon == NULL)
+        return error_set(err, -ENOMEM, "no memory");
+    daemon->config = *config;
+    daemon->lock_fd = daemon->api_fd = daemon->nbd_fd = -1;
+    int r = find_libexec(daemon, err);
+    if (r == 0)
+        r = find_kernel(daemon, err);
+    if (r == 0)
+        r = run_dir_take(config->run_dir, &daemon->run_dir, &daemon->lock_fd, err);
+    if (r == 0)
+        r = start_store(daemon, err);
+    if (r == 0)
+        r = start_services(daemon, err);
+    if (r == 0)
+        r = start_sandboxes(daemon, err);
+    if (r == 0)
+        r = start_front(daemon, err);
+    if (r < 0) {
+        daemon_stop(daemon);
+        return r;
+    }
+    log_line("ready: API on %s/api.sock, NBD on %s/nbd.sock", daemon->run_dir, daemon->run_dir);
+    *ret_daemon = daemon;
+    return 0;
+}
+
+static void remove_socket(struct daemon *daemon, int fd, const char *name)
+{
+    char path[PATH_MAX];
+    if (fd < 0)
+        return;
+    snprintf(path, sizeof path, "%s/%s", daemon->run_dir, name);
+    unlink(path);
+    close(fd);
+}
+
+static void stop_front(struct daemon *daemon)
+{
+    if (daemon->http != NULL)
+        http_server_quiesce(daemon->http);
+    if (daemon->service.sandboxes != NULL)
+        sandbox_quiesce_all(daemon->service.sandboxes);
+    daemon->http = http_server_stop(daemon->http);
+    daemon->nbd = nbd_server_stop(daemon->nbd);
+    remove_socket(daemon, daemon->api_fd, "api.sock");
+    remove_socket(daemon, daemon->nbd_fd, "nbd.sock");
+}
+
+// With guests that run on, the keeper holds what they need; without any it has nothing to do.
+static void stop_memory_images(struct daemon *daemon, unsigned running)
+{
+    if (daemon->fuse == NULL)
+        return;
+    daemon->fuse = mem_fuse_stop(daemon->fuse, running == 0);
+    if (running == 0)
+        keeper_stop(daemon->run_dir, NULL);
+}
+
+void daemon_stop(struct daemon *daemon)
+{
+    unsigned running = 0;
+    if (daemon == NULL)
+        return;
+    stop_front(daemon);
+    bool knows = daemon->service.sandboxes != NULL;
+    daemon->service.sandboxes = sandbox_stop_all(daemon->service.sandboxes, &running);
+    daemon->service.transfers = import_export_stop(daemon->service.transfers);
+    stop_memory_images(daemon, knows ? running : 1);
+    daemon->service.snapshots = snapshot_state_stop(daemon->service.snapshots);
+    while (daemon->running_loops > 0)
+        io_ring_thread_stop(daemon->loops[--daemon->running_loops]);
+    daemon->store = store_close(daemon->store);
+    while (daemon->loop_count > 0) {
+        daemon->loop_count--;
+        daemon->loops[daemon->loop_count] = io_ring_loop_destroy(daemon->loops[daemon->loop_count]);
+    }
+    if (running > 0)
+        log_line("%u sandboxes run on; the next daemon takes them over", running);
+    if (daemon->lock_fd >= 0)
+        close(daemon->lock_fd);
+    free(daemon->run_dir);
+    free(daemon);
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's parts, in the order in which they come up and go down.
+#pragma once
+
+#include "blockstore/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct daemon;
+
+struct daemon_config {
+    const char *store_dir, *run_dir;
+    const char *kernel_dir; // NULL = STORE's neighbour "kernel"
+    const char *vmm_path;   // NULL = qemu-system-x86_64
+    const char *accel;      // "auto", "kvm", "tcg"
+    unsigned shards;
+    uint64_t log_budget_bytes; // 0 = as stored
+    bool log_requests;
+};
+
+int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon, struct error *err);
+// Ends cleanly: guests and the keeper go on, the log is synced. Accepts NULL.
+void daemon_stop(struct daemon *daemon);
