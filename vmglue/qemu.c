@@ -196,7 +196,7 @@ static int choose_accel(const struct vm_config *config, const char **ret_accel, 
 
 static int qemu_start(const struct vm_config *config, struct vm **ret_vm, struct error *err)
 {
-    const char *accel;
+    const char *accel = NULL;
     int result = choose_accel(config, &accel, err);
     if (result < 0)
         return result;
