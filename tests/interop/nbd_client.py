@@ -214,6 +214,11 @@ class Daemon:
     def stat(self):
         return json.loads(self.do("stat"))
 
+    def wait_idle(self):
+        """Until the server has seen the end of every connection that was closed."""
+        while self.stat()["connections"]:
+            pass
+
     def kill(self):
         self.process.kill()
         self.wait()

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LOOPS_MAX = 8 };
@@ -146,6 +147,34 @@ static int command_resize(const char *name, const char *bytes, struct error *err
     return txn_commit_wait(txn, TXN_DURABLE, err);
 }
 
+static int command_forktime(const char *volume, const char *count, struct error *err)
+{
+    struct volume_info info;
+    int result = find_volume(volume, &info, err);
+    if (result < 0)
+        return result;
+    printf("ok [");
+    for (long i = 0, total = atol(count); i < total; i++) {
+        struct timespec begin, end;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        struct txn *txn = txn_begin(store);
+        struct volume_id child = txn_volume_create(txn, "", VOLUME_DISK, 0, txn_freeze(txn, info.id));
+        result = txn_commit_wait(txn, TXN_DURABLE, err);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        if (result < 0)
+            return result;
+        int64_t ns = (end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec;
+        printf("%s%" PRId64, i ? "," : "", ns);
+        txn = txn_begin(store);
+        txn_volume_delete(txn, child);
+        result = txn_commit_wait(txn, 0, err);
+        if (result < 0)
+            return result;
+    }
+    printf("]\n");
+    return 0;
+}
+
 static void print_stat(struct nbd_server *server)
 {
     struct store_stat stat;
@@ -175,6 +204,11 @@ static void run_command(struct nbd_server *server, char *line)
     int result = -EINVAL;
     if (verb && strcmp(verb, "stat") == 0) {
         print_stat(server);
+        return;
+    }
+    if (verb && second && strcmp(verb, "forktime") == 0) {
+        if (command_forktime(first, second, &err) < 0)
+            printf("error %s\n", err.text);
         return;
     }
     if (verb && strcmp(verb, "flush") == 0) {

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9 of the daemon under writers that remember what was answered; then every answered write must be there.
 
-usage: nbd_kill.py [ROUNDS]     (CI: 8)
+usage: nbd_kill.py [ROUNDS]     (default 8; 500 when RAMET_TEST_LONG is set)
 
 A fast writer keeps 16 stamped 4 KiB writes in flight; beside it a slow one sends 32 MiB payloads in pieces, so that
 there is always a large write half received; a third one zeroes and trims its own range, a fourth only flushes. A block
 may hold what was answered last, or any version sent after that; never an older one, never a mixture.
 """
+import os
 import random
 import select
 import struct
@@ -147,7 +148,7 @@ def check(daemon, ledger):
 
 
 def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 500 if os.environ.get("RAMET_TEST_LONG") else 8
     chance = random.Random(5)
     ledger = Ledger()
     version = 0

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Field cases of connections: handshakes, churn, limits. One class each. usage: nbd_connections.py [N11 ...]"""
+import os
+import random
+import struct
+import threading
+import unittest
+
+from nbd_client import *
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def pattern(seed, size):
+    return random.Random(seed).randbytes(size)
+
+
+class N11(unittest.TestCase):
+    """Handshakes in pieces, with lies, with STARTTLS: refused with the right word, and haggling goes on."""
+
+    def setUp(self):
+        self.daemon = Daemon()
+        self.addCleanup(self.daemon.__exit__, None)
+        self.daemon.do(f"create disk {MIB}")
+
+    def handshake(self):
+        meta = Client.meta("disk", ["base:allocation"])
+        go = Client.info("disk", [3])
+        return (struct.pack(">I", 3) + struct.pack(">QII", OPTION_MAGIC, STRUCTURED, 0) +
+                struct.pack(">QII", OPTION_MAGIC, SET_META, len(meta)) + meta +
+                struct.pack(">QII", OPTION_MAGIC, GO, len(go)) + go)
+
+    def raw(self):
+        raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        raw.settimeout(GUARD_SECONDS)
+        raw.connect(self.daemon.socket)
+        return raw
+
+    def test_one_byte_at_a_time(self):
+        with self.raw() as raw:
+            for byte in self.handshake() + struct.pack(">IHHQQI", REQUEST_MAGIC, 0, READ, 77, 0, 512):
+                raw.sendall(bytes([byte]))
+            data = b""
+            while not data.endswith(bytes(512)):
+                data += raw.recv(65536)
+            self.assertIn(struct.pack(">IHHQI", CHUNK_MAGIC, 1, 1, 77, 520), data)
+
+    def test_cut_after_each_byte(self):
+        whole = self.handshake()
+        for size in range(len(whole) + 1):
+            with self.raw() as raw:
+                raw.sendall(whole[:size])
+        with self.daemon.client("disk") as client:
+            self.assertEqual(client.read(0, 512), bytes(512))
+
+    def expect(self, client, option, data, *allowed):
+        kind, _ = client.option(option, data)
+        self.assertIn(kind, allowed, (option, data[:64], hex(kind)))
+        kind, replies = client.option(INFO, Client.info("disk", [3]))
+        self.assertEqual(kind, REP_ACK)
+        return replies
+
+    def test_wrong_options(self):
+        long_name = struct.pack(">I", 100) + b"disk" + struct.pack(">H", 0)
+        with Client(self.daemon.socket) as client:
+            self.expect(client, 4242, b"", ERR_UNSUP)
+            self.expect(client, 4242, b"data", ERR_UNSUP)
+            self.expect(client, LIST, b"data", ERR_INVALID)
+            self.expect(client, GO, long_name, ERR_INVALID)
+            self.expect(client, GO, b"", ERR_INVALID)
+            self.expect(client, GO, Client.info("disk") + b"!", ERR_INVALID)
+            self.expect(client, GO, struct.pack(">I", 4) + b"disk" + struct.pack(">H", 9), ERR_INVALID)
+            self.expect(client, GO, struct.pack(">I", 0xFFFFFFFF) + b"disk", ERR_INVALID)
+            self.expect(client, INFO, Client.info("nobody"), ERR_UNKNOWN)
+            self.expect(client, GO, Client.info("x" * 4096), ERR_UNKNOWN)
+            self.expect(client, GO, Client.info("x" * 5000), ERR_INVALID, ERR_TOO_BIG)
+            self.expect(client, GO, Client.info(b"d\xffsk"), ERR_UNKNOWN, ERR_INVALID)
+            self.expect(client, GO, Client.info(b"disk\0"), ERR_INVALID, ERR_UNKNOWN)
+            self.expect(client, 4242, bytes(64 * KIB), ERR_UNSUP, ERR_TOO_BIG)
+            self.expect(client, 4242, bytes(64 * KIB + 1), ERR_UNSUP, ERR_TOO_BIG)
+            self.expect(client, GO, bytes(3 * MIB), ERR_INVALID, ERR_TOO_BIG)
+            self.expect(client, INFO, Client.info("disk", [3] * 100 + [0, 1, 2, 999]), REP_ACK)
+            self.expect(client, SET_META, Client.meta("disk", ["base:allocation"]), ERR_INVALID)
+            self.expect(client, STARTTLS, b"", ERR_UNSUP, ERR_POLICY)
+            self.expect(client, STARTTLS, b"data", ERR_INVALID, ERR_UNSUP)
+            self.expect(client, STRUCTURED, b"data", ERR_INVALID)
+            client.agree_structured()
+            self.expect(client, SET_META, Client.meta("disk", ["nocolon"]), ERR_INVALID)
+            self.expect(client, SET_META, Client.meta("disk", ["base:allocation"])[:-3], ERR_INVALID)
+            self.expect(client, SET_META, Client.meta("nobody", ["base:allocation"]), ERR_UNKNOWN)
+            kind, replies = client.option(SET_META, Client.meta("disk", ["qemu:dirty-bitmap:x", "base:nothing"]))
+            self.assertEqual([kind, len(replies)], [REP_ACK, 1])
+            kind, replies = client.option(LIST_META, Client.meta("disk", []))
+            self.assertEqual([reply[4:] for code, reply in replies if code == REP_META], [b"base:allocation"])
+            kind, replies = client.option(LIST_META, Client.meta("disk", ["base:"]))
+            self.assertEqual([reply[4:] for code, reply in replies if code == REP_META], [b"base:allocation"])
+            before = self.expect(client, LIST, b"", REP_ACK)
+            kind, replies = client.option(GO, Client.info("disk", [3]))
+            self.assertEqual((kind, replies), (REP_ACK, before))
+            client.set_info(replies)
+            self.assertEqual(client.read(0, 512), bytes(512))
+            self.assertEqual(client.do(STATUS, 0, 512)[0], EINVAL)    # no context was agreed
+
+    def test_contexts_belong_to_their_export(self):
+        self.daemon.do(f"create other {MIB}")
+        with Client(self.daemon.socket) as client:
+            client.agree_structured()
+            self.assertEqual(client.option(SET_META, Client.meta("other", ["base:allocation"]))[0], REP_ACK)
+            client.go("disk")
+            self.assertEqual(client.do(STATUS, 0, 512)[0], EINVAL)
+
+    def closed(self, client):
+        try:
+            return client.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def test_what_cannot_be_answered_closes(self):
+        with Client(self.daemon.socket) as client:
+            client.send_option(EXPORT_NAME, b"nobody")
+            self.assertTrue(self.closed(client))
+        with Client(self.daemon.socket) as client:
+            client.send(struct.pack(">QII", 12345, GO, 0))
+            self.assertTrue(self.closed(client))
+        with self.raw() as raw:
+            raw.recv(18)
+            raw.sendall(struct.pack(">I", 1 << 7))
+            self.assertEqual(raw.recv(1), b"")
+        with Client(self.daemon.socket) as client:
+            self.assertEqual(client.option(ABORT)[0], REP_ACK)
+            self.assertTrue(self.closed(client))
+        with self.daemon.client("disk") as client:
+            client.send(bytes(28))
+            self.assertTrue(self.closed(client))
+
+    def test_export_name_and_simple_replies(self):
+        for no_zeroes in (0, 2):
+            with self.raw() as raw:
+                raw.recv(18)
+                raw.sendall(struct.pack(">I", 1 | no_zeroes) + struct.pack(">QII", OPTION_MAGIC, EXPORT_NAME, 4) +
+                            b"disk" + struct.pack(">IHHQQI", REQUEST_MAGIC, 0, READ, 5, 0, 512))
+                expected = 10 + (0 if no_zeroes else 124) + 16 + 512
+                data = b""
+                while len(data) < expected:
+                    data += raw.recv(4096)
+                self.assertEqual(struct.unpack(">Q", data[:8])[0], MIB)
+                self.assertEqual(data[-528:], struct.pack(">IIQ", SIMPLE_MAGIC, 0, 5) + bytes(512))
+
+    def test_silent_clients_are_dropped(self):
+        with Daemon(negotiation_ms=300) as daemon:
+            daemon.do(f"create disk {MIB}")
+            with daemon.client("disk") as served:
+                silent = [Client(daemon.socket) for _ in range(3)]
+                silent[1].send(b"\x49\x48")
+                for client in silent:
+                    self.assertTrue(self.closed(client))
+                self.assertEqual(served.read(0, 512), bytes(512))
+            daemon.wait_idle()
+            daemon.do("rm disk")
+
+
+class N12(unittest.TestCase):
+    """Thousands of connections that die at every stage leave nothing behind."""
+
+    STAGES = ["connect", "option", "go", "header", "payload", "in flight", "disc in flight", "half close"]
+
+    def die_at(self, daemon, stage, number):
+        client = Client(daemon.socket)
+        if stage == "connect":
+            return client.close()
+        if stage == "option":
+            client.send(struct.pack(">QII", OPTION_MAGIC, GO, 100) + bytes(50))
+            return client.close()
+        client.go("disk")
+        if stage == "header":
+            client.send(struct.pack(">IHH", REQUEST_MAGIC, 0, WRITE))
+        elif stage == "payload":
+            # Half of a write that must never be seen.
+            client.send(struct.pack(">IHHQQI", REQUEST_MAGIC, 0, WRITE, 1, 32 * MIB, 64 * KIB) + b"X" * 40000)
+        elif stage in ("in flight", "disc in flight"):
+            for i in range(16):
+                client.post(WRITE, 4096 * i, 4096, 0, struct.pack("<Q", number) * 512)
+            if stage == "disc in flight":
+                client.post(DISC)
+                for _ in range(16):     # all outstanding requests are answered, then the session ends
+                    self.assertEqual(client.read_reply({})[1], 0)
+                self.assertEqual(client.socket.recv(1), b"")
+                self.last_disc = number
+        elif stage == "half close":
+            client.post(READ, 0, 4096)
+            client.socket.shutdown(socket.SHUT_WR)
+            self.assertEqual(client.read_reply({1: 4096})[1], 0)
+            self.assertEqual(client.socket.recv(1), b"")
+        client.close()
+
+    def counts(self, daemon):
+        process = f"/proc/{daemon.process.pid}"
+        return len(os.listdir(process + "/fd")), len(os.listdir(process + "/task"))
+
+    def memory(self, daemon):
+        with open(f"/proc/{daemon.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def test_churn(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            for stage in self.STAGES:
+                self.die_at(daemon, stage, 0)
+            daemon.wait_idle()
+            before, memory_before = self.counts(daemon), self.memory(daemon)
+            for number in range(3000):
+                self.die_at(daemon, self.STAGES[number % len(self.STAGES)], number)
+            daemon.wait_idle()
+            self.assertEqual(self.counts(daemon), before)
+            # The log's tree and buffers may grow a little; three thousand leaked connections would not fit.
+            self.assertLess(self.memory(daemon) - memory_before, 160 * MIB)
+            with daemon.client("disk") as client:
+                self.assertEqual(client.read(32 * MIB, 64 * KIB), bytes(64 * KIB))
+                for i in range(16):
+                    self.assertEqual(len(set(client.read(4096 * i, 4096)[at:at + 8] for at in range(0, 4096, 8))), 1)
+            daemon.wait_idle()
+            daemon.do("rm disk")
+            daemon.do(f"create disk {64 * MIB}")
+            with daemon.client("disk") as client:
+                self.assertEqual(client.read(0, 64 * KIB), bytes(64 * KIB))
+
+    def test_requests_before_disc_are_applied(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            for number in range(1, 51):
+                self.die_at(daemon, "disc in flight", number)
+                with daemon.client("disk") as client:
+                    self.assertEqual(client.read(0, 64 * KIB), struct.pack("<Q", number) * 8192)
+
+
+class Limits(unittest.TestCase):
+    """More requests than the server takes at once, and clients that do not read: order is kept, memory is bounded."""
+
+    def test_many_requests_before_the_first_reply_is_read(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            with daemon.client("disk") as client:
+                self.assertEqual(client.write(0, pattern(1, 16 * MIB)), 0)
+                cookies = []
+
+                def post():
+                    for i in range(2000):
+                        cookies.append(client.post(READ, i * 8192 % (16 * MIB), 8192))
+
+                thread = threading.Thread(target=post)
+                thread.start()
+                data = pattern(1, 16 * MIB)
+                for i in range(2000):
+                    cookie, error, got = client.read_reply({})
+                    at = (cookie - 2) * 8192 % (16 * MIB)
+                    self.assertEqual((error, got), (0, data[at:at + 8192]))
+                thread.join()
+
+    def test_a_reader_that_does_not_read(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            with daemon.client("disk") as deaf, daemon.client("disk") as other:
+                deaf.socket.setblocking(False)
+                header = struct.pack(">IHHQQI", REQUEST_MAGIC, 0, READ, 9, 0, 32 * MIB)
+                sent = 0
+                try:
+                    while sent < 16 * MIB:
+                        sent += deaf.socket.send(header * 100)
+                except BlockingIOError:
+                    pass
+                self.assertLess(sent, 16 * MIB)
+                self.assertEqual(other.write(0, b"x" * 4096), 0)
+                self.assertEqual(other.read(0, 4096), b"x" * 4096)
+                with open(f"/proc/{daemon.process.pid}/statm") as file:
+                    self.assertLess(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"), 512 * MIB)
+
+    def test_read_only_exports(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {MIB}")
+            with daemon.client("disk") as client:
+                self.assertEqual(client.write(0, b"a" * 4096), 0)
+            daemon.do("snapshot disk snap")
+            with daemon.client("snap") as client:
+                self.assertTrue(client.flags & READ_ONLY)
+                self.assertEqual(client.write(0, b"b" * 4096), EPERM)
+                self.assertEqual(client.do(ZEROES, 0, 4096)[0], EPERM)
+                self.assertEqual(client.do(TRIM, 0, 4096)[0], EPERM)
+                self.assertEqual(client.do(FLUSH)[0], 0)
+                self.assertEqual(client.read(0, 8192), b"a" * 4096 + bytes(4096))
+
+    def test_open_volumes_are_busy(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {MIB}")
+            client = daemon.client("disk")
+            self.assertTrue(daemon.ask("rm disk").startswith("error"))
+            client.post(DISC)
+            self.assertEqual(client.socket.recv(1), b"")
+            while not daemon.ask("rm disk").startswith("ok"):
+                self.assertEqual(daemon.stat()["connections"] <= 1, True)
+
+    def test_stop_with_clients(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            clients = [daemon.client("disk") for _ in range(8)] + [Client(daemon.socket) for _ in range(4)]
+            for client in clients[:4]:
+                for _ in range(20):
+                    client.post(READ, 0, MIB)
+            daemon.stop()
+            for client in clients:
+                try:
+                    while client.socket.recv(1 << 20):
+                        pass
+                except ConnectionError:
+                    pass
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2, warnings="ignore")
