@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store with everything that real machines need around them, in one process: the engine's loop, memory
+// images, NBD, QEMU, agent. What the daemon does with many policies, done plainly for tests and benchmarks.
+//
+// Any failure prints a sentence and exits 1; what is missing on this machine prints why and exits 77. At
+// exit, every VM that was started is ended and the scratch directory is removed. Threads: the caller's one.
+#pragma once
+
+#include "snapshot/volume.h"
+#include "vmglue/agent_client.h"
+#include "vmglue/capture.h"
+#include "vmglue/dirty_pages.h"
+#include "vmglue/mem_fuse.h"
+#include "vmglue/nbd_server.h"
+#include "vmglue/vm.h"
+
+#include <pthread.h>
+
+enum { RIG_MACHINES_MAX = 64 };
+
+struct rig {
+    char directory[64];
+    const char *kernel_dir; // RAMET_KERNEL_DIR
+    char preload[512];
+    struct loop *loop;
+    struct store *store;
+    struct mem_fuse *fuse;
+    struct base_id image; // of RAMET_IMAGE
+    uint64_t image_bytes;
+    struct vm_shape shape; // for new machines
+};
+
+struct machine {
+    struct rig *rig;
+    char id[40], run_dir[128];
+    char *state; // kept while starting
+    struct volume_id disk, memory_id;
+    struct volume *memory;
+    int nbd_fd;
+    struct nbd_server *nbd;
+    struct vm *vm;
+    struct agent *agent;
+    struct dirty_pages *dirty;
+    uint64_t ready_ns; // start to the agent's answer (and the after-fork step)
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool reset, exited; // protected by lock
+};
+
+__attribute__((noreturn, format(printf, 1, 2))) void rig_fail(const char *format, ...);
+__attribute__((noreturn, format(printf, 1, 2))) void rig_skip(const char *format, ...);
+uint64_t rig_now_ns(void);
+uint64_t rig_random(void);
+
+// name: for the scratch directory (under TMPDIR or /tmp).
+void rig_open(struct rig *rig, const char *name);
+void rig_close(struct rig *rig);
+// Copies a base or a fork of it out as a raw file.
+void rig_export(struct rig *rig, struct base_id base, const char *path);
+// Runs a program and waits; returns its exit code. Output goes to `log`.
+int rig_run(const char *log, const char *const *argv);
+
+struct machine *machine_boot(struct rig *rig, const char *id);
+struct machine *machine_boot_disk(
+        struct rig *rig, const char *id, struct volume_id disk); // takes the volume over
+struct machine *machine_resume(struct rig *rig, const char *id, struct doc_id snapshot);
+// The same up to the guest's first instruction: vm is paused, no agent yet.
+struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snapshot);
+void machine_go(struct machine *machine, bool after_fork); // continue a loaded one, connect its agent
+struct machine *machine_end(struct machine *machine, bool keep_disk); // ends the VM; deletes its volumes
+
+// The request that captures this machine; the caller may change it.
+struct capture_request machine_capture_request(struct machine *machine, const char *name);
+void machine_capture(const struct capture_request *request, struct capture_result *ret_result);
+// Runs a shell command in the guest; its standard output, malloc'ed. Another exit code than 0 fails the test.
+char *machine_shell(struct machine *machine, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void machine_wait_event(struct machine *machine, const bool *flag, const char *what);
