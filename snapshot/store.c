@@ -231,15 +231,6 @@ struct store *store_close(struct store *store)
     return NULL;
 }
 
-void store_abandon(struct store *store)
-{
-    if (store == NULL)
-        return;
-    store->space.log = NULL;
-    log_abandon(store->log);
-    store_free(store);
-}
-
 struct loop *store_loop(struct store *store, unsigned index)
 {
     return store->loops[index];

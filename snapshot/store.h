@@ -32,8 +32,6 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
         const struct store_config *config, struct store **ret_store, struct error *err);
 // After the loops' threads have stopped: waits for I/O in flight, syncs the log, releases the lock.
 struct store *store_close(struct store *store);
-// Frees the memory of a store without any I/O, as a power cut would: for simulated worlds only.
-void store_abandon(struct store *store);
 
 struct loop *store_loop(struct store *store, unsigned index);
 unsigned store_loop_count(struct store *store);
@@ -110,7 +108,11 @@ int store_doc_find(struct store *store, enum doc_kind kind, const char *name, st
 int store_doc_get(struct store *store, struct doc_id id, struct doc *ret_doc);
 void store_doc_list(struct store *store, enum doc_kind kind,
         void (*each)(void *context, const struct doc *doc), void *context);
-// Reads the blob, checked; *ret_bytes is malloc'ed. [any]
+// Reads the blob, checked; bytes is malloc'ed and becomes the caller's (NULL on failure). -ENODATA: the doc
+// has none. done runs on an engine loop. [any], also on loops
+void store_doc_blob_read(struct store *store, struct doc_id id,
+        void (*done)(void *context, int result, void *bytes, size_t size), void *context);
+// The waiting twin. [any]
 int store_doc_blob(struct store *store, struct doc_id id, void **ret_bytes, size_t *ret_size);
 
 // Makes everything acknowledged so far durable. [any]

@@ -2,9 +2,7 @@
 // The waiting twins of the engine's calls, for threads that are not loops.
 #include "snapshot/store_private.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct waiter {
     pthread_mutex_t lock;
@@ -180,52 +178,27 @@ int store_flush(struct store *store)
 }
 
 struct blob_call {
-    struct loop_work work;
-    struct log_read read;
     struct waiter waiter;
-    struct log *log;
+    void *bytes;
+    size_t size;
 };
 
-static void blob_done(struct log_read *read, int result)
+static void blob_arrived(void *context, int result, void *bytes, size_t size)
 {
-    struct blob_call *call = (struct blob_call *)((char *)read - offsetof(struct blob_call, read));
+    struct blob_call *call = context;
+    call->bytes = bytes;
+    call->size = size;
     waiter_finish(&call->waiter, result);
-}
-
-static void blob_run(struct loop_work *work)
-{
-    struct blob_call *call = (struct blob_call *)work;
-    log_read(call->log, &call->read);
 }
 
 int store_doc_blob(struct store *store, struct doc_id id, void **ret_bytes, size_t *ret_size)
 {
-    struct blob_call call = {.work.run = blob_run, .waiter = WAITER_INIT, .log = store->log};
-    pthread_mutex_lock(&store->lock);
-    struct doc_row *row = catalog_doc(store, id.value);
-    int r = row == NULL ? -ENOENT : row->blob_first == 0 ? -ENODATA : 0;
-    size_t size = r == 0 ? row->doc.blob_bytes : 0;
-    uint32_t blocks = (uint32_t)volume_blocks_of(size);
+    struct blob_call call = {.waiter = WAITER_INIT};
+    store_doc_blob_read(store, id, blob_arrived, &call);
+    int r = waiter_wait(&call.waiter);
     if (r == 0) {
-        call.read = (struct log_read){
-                .loop = store->loops[0], .first = row->blob_first, .count = blocks, .done = blob_done};
-        log_ref(store->log, row->blob_first, blocks); // it stays while it is read
+        *ret_bytes = call.bytes;
+        *ret_size = call.size;
     }
-    pthread_mutex_unlock(&store->lock);
-    if (r < 0)
-        return r;
-    call.read.buffer = io_buffer_alloc((size_t)blocks << BLOCK_SHIFT);
-    loop_post(store->loops[0], &call.work);
-    r = waiter_wait(&call.waiter);
-    log_unref(store->log, call.read.first, blocks);
-    void *bytes = r == 0 ? malloc(size) : NULL;
-    if (r == 0 && bytes == NULL)
-        abort();
-    if (r == 0) {
-        memcpy(bytes, call.read.buffer, size);
-        *ret_bytes = bytes;
-        *ret_size = size;
-    }
-    io_buffer_free(call.read.buffer);
     return r;
 }
