@@ -54,7 +54,7 @@ static int bind_and_rename(int fd, int directory_fd, const char *name, mode_t mo
     unlinkat(directory_fd, temporary, 0);
     if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
         return -errno;
-    if (fchmodat(directory_fd, temporary, mode, 0) < 0 || listen(fd, 64) < 0 ||
+    if (fchmodat(directory_fd, temporary, mode, 0) < 0 || listen(fd, SOMAXCONN) < 0 ||
             renameat(directory_fd, temporary, directory_fd, name) < 0) {
         int result = -errno;
         unlinkat(directory_fd, temporary, 0);

@@ -25,8 +25,8 @@ class Client:
 
     def __init__(self, path, export=None, structured=True, allocation=True):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(path)    # waits while the listener's queue is full
         self.socket.settimeout(GUARD_SECONDS)
-        self.socket.connect(path)
         self.cookie = 0
         self.replies = {}
         self.commands = {}

@@ -32,8 +32,8 @@ class N11(unittest.TestCase):
 
     def raw(self):
         raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        raw.settimeout(GUARD_SECONDS)
         raw.connect(self.daemon.socket)
+        raw.settimeout(GUARD_SECONDS)
         return raw
 
     def test_one_byte_at_a_time(self):
@@ -194,8 +194,21 @@ class N12(unittest.TestCase):
         client.close()
 
     def counts(self, daemon):
+        """(sockets, threads). The store's own files and the kernel's I/O workers come and go with the log."""
         process = f"/proc/{daemon.process.pid}"
-        return len(os.listdir(process + "/fd")), len(os.listdir(process + "/task"))
+        sockets = threads = 0
+        for fd in os.listdir(process + "/fd"):
+            try:
+                sockets += os.readlink(f"{process}/fd/{fd}").startswith("socket:")
+            except FileNotFoundError:
+                pass
+        for task in os.listdir(process + "/task"):
+            try:
+                with open(f"{process}/task/{task}/comm") as file:
+                    threads += not file.read().startswith("iou-")
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return sockets, threads
 
     def memory(self, daemon):
         with open(f"/proc/{daemon.process.pid}/statm") as file:
