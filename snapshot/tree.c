@@ -60,7 +60,7 @@ static struct tree_node *node_new(struct tree_space *space, uint64_t owner)
 // Takes or gives back one log reference per log locator, a file's run at a time.
 static void leaf_refs(struct tree_space *space, const locator_t *slots, unsigned count, bool take)
 {
-    if (space->log == NULL) // the store is closing
+    if (space->log == NULL) // no references are kept
         return;
     for (unsigned i = 0; i < count;) {
         if (!locator_is_log(slots[i])) {
@@ -151,7 +151,7 @@ static void set_range(struct tree_space *space, locator_t *slot, unsigned level,
         leaf_refs(space, node->slots + block, (unsigned)count, false);
         for (uint64_t i = 0; i < count; i++)
             node->slots[block + i] = locator_next(first, i);
-        if (log)
+        if (log && space->log != NULL)
             log_ref(space->log, first, count);
         return;
     }
@@ -275,7 +275,7 @@ static bool same_content(struct diff *diff, locator_t a, locator_t b)
 {
     if (a == b)
         return true;
-    return locator_is_log(a) && locator_is_log(b) &&
+    return diff->space->log != NULL && locator_is_log(a) && locator_is_log(b) &&
            log_block_sum(diff->space->log, a) == log_block_sum(diff->space->log, b);
 }
 

@@ -18,7 +18,7 @@
 enum { TREE_FANOUT_BITS = 9, TREE_FANOUT = 1 << TREE_FANOUT_BITS, TREE_HEIGHT_MAX = 6 };
 
 struct tree_space {
-    struct log *log;
+    struct log *log;        // NULL: no references are kept (tests, a store that closes)
     _Atomic uint64_t nodes; // alive
     _Atomic uint64_t next_owner;
 };
