@@ -22,8 +22,7 @@ static void check(struct machine *machine, unsigned generation)
             "md5sum --quiet -c sums; [ \"$(wc -l < generations)\" = %u ] || echo wrong number of "
             "generations; "
             "for i in $(seq %u); do [ -e /dev/shm/gen-$i ] || echo generation $i is not in memory; done; "
-            "sudo dmesg | grep -iE 'error|corrupt|i/o|BUG|stall' | grep -viE 'error_report|errors=remount' "
-            "|| true",
+            "sudo dmesg | grep -E 'I/O error|EXT4-fs (error|warning)|BUG:|Oops|lockup|stall|orrupt' || true",
             generation, generation);
     if (out[0] != 0)
         rig_fail("generation %u: %s", generation, out);

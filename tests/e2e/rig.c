@@ -219,6 +219,7 @@ void rig_open(struct rig *rig, const char *name)
 
 void rig_close(struct rig *rig)
 {
+    open_rig = NULL;
     rig->fuse = mem_fuse_stop(rig->fuse, true);
     io_ring_thread_stop(rig->loop);
     rig->store = store_close(rig->store);
