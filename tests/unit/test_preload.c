@@ -275,6 +275,8 @@ static void test_other_process_is_turned_away(void **state)
     struct child child = start_child(argv, NULL, true);
     receive(*(int *)*state, child.pid, true, &report); // not this process's connection, which came first
     close(fd);
+    char said[8] = "";
+    assert_int_equal(read(child.from, said, 6), 6);
     assert_int_equal(end_child(&child), 0);
 }
 

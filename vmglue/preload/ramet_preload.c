@@ -9,7 +9,7 @@
 // and the VMM runs on without write tracking.
 // The C library's own names are defined here, so its headers must not turn open into open64.
 #undef _FILE_OFFSET_BITS
-#include "preload_wire.h"
+#include "vmglue/preload/preload_wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
