@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW_BLOCKS = 64 };
+enum { WINDOW_BLOCKS = 64, WINDOW_SMALL = 2 }; // small after a jump: headers of large records lie far apart
 
 struct found_file {
     uint64_t number;
@@ -94,7 +94,9 @@ static const void *block_at(struct recovery *self, struct log_file *file, uint64
         return NULL;
     if (self->window_file != file || block < self->window_at ||
             block >= self->window_at + self->window_count) {
-        uint64_t left = self->log->file_blocks - block, want = left < WINDOW_BLOCKS ? left : WINDOW_BLOCKS;
+        bool jumped = block > self->window_at + self->window_count + WINDOW_SMALL;
+        uint64_t left = self->log->file_blocks - block, want = jumped ? WINDOW_SMALL : WINDOW_BLOCKS;
+        want = want < left ? want : left;
         self->window_file = NULL;
         int r = io_sync_full(
                 self->loop, IO_READ, file->read_fd, self->window, want * BLOCK_SIZE, block * BLOCK_SIZE);
