@@ -85,6 +85,8 @@ void log_append(struct log *log, struct log_append *append);
 // Largest payload of a WRITE, and of a TXN, in blocks.
 uint32_t log_payload_max(struct log *log);
 uint32_t log_txn_payload_max(struct log *log);
+// How large the catalog's image may be.
+uint64_t log_image_max_bytes(struct log *log);
 
 struct log_sync {
     struct loop *loop;

@@ -254,6 +254,11 @@ void log_kick_rotation_locked(struct log *log)
         kick(log, &log->rotate_posted, &log->rotate_work);
 }
 
+uint64_t log_image_max_bytes(struct log *log)
+{
+    return log->file_blocks / 2 * BLOCK_SIZE * 7 / 8; // the rest is for the headers of its parts
+}
+
 // The image in as many records as it takes; each record and its payload belong to the log and are freed when
 // written.
 int log_image_appends(

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROW_IMAGE_BYTES = 600 }; // more than any row takes in the image beside a doc's body
+
 // ---- Arrays of pointers by id ----
 
 static uint64_t id_at(void **rows, unsigned i, size_t id_offset)
@@ -214,6 +216,7 @@ struct doc_row *catalog_doc_add(struct store *store, const struct doc *doc, loca
         log_ref(store->space.log, blob_first, blob_blocks(doc));
     insert((void ***)&store->catalog.docs, &store->catalog.doc_count, &store->catalog.doc_capacity, DOC_ID_AT,
             row);
+    store->catalog.doc_bytes += row->doc.body_bytes;
     doc_take_refs(store, &row->doc);
     note_id(store, doc->id.value);
     return row;
@@ -222,6 +225,7 @@ struct doc_row *catalog_doc_add(struct store *store, const struct doc *doc, loca
 static void doc_remove(struct store *store, struct doc_row *row)
 {
     erase((void **)store->catalog.docs, &store->catalog.doc_count, DOC_ID_AT, row->doc.id.value);
+    store->catalog.doc_bytes -= row->doc.body_bytes;
     doc_give_refs(store, &row->doc);
     if (row->blob_first != 0)
         log_unref(store->space.log, row->blob_first, blob_blocks(&row->doc));
@@ -374,6 +378,26 @@ static int check_doc_put(struct store *store, const struct txn_op *ops, unsigned
     return check_doc_refs(store, ops, index, err);
 }
 
+// The image of the catalog must fit into the first half of a log file, or the log could not go on.
+static int check_image_size(struct store *store, const struct txn_op *ops, unsigned count, struct error *err)
+{
+    const struct catalog *catalog = &store->catalog;
+    uint64_t rows = catalog->volume_count + catalog->base_count + catalog->doc_count,
+             bytes = catalog->doc_bytes;
+    bool adds = false;
+    for (unsigned i = 0; i < count; i++) {
+        adds = adds || ops[i].type == TXN_VOLUME_CREATE || ops[i].type == TXN_DOC_PUT;
+        rows++;
+        bytes += ops[i].type == TXN_DOC_PUT ? ops[i].doc.body_bytes : 0;
+    }
+    bytes += rows * ROW_IMAGE_BYTES;
+    if (!adds || bytes <= log_image_max_bytes(store->log))
+        return 0;
+    return error_set(err, -ENOSPC,
+            "the catalog is full (%llu volumes, snapshots and sandboxes for this log file size); remove some",
+            (unsigned long long)rows);
+}
+
 int catalog_check(struct store *store, struct txn_op *ops, unsigned count, struct error *err)
 {
     int r = 0;
@@ -399,7 +423,7 @@ int catalog_check(struct store *store, struct txn_op *ops, unsigned count, struc
             break;
         }
     }
-    return r;
+    return r < 0 ? r : check_image_size(store, ops, count, err);
 }
 
 // ---- Changes ----
@@ -470,6 +494,7 @@ static void apply_doc_put(struct store *store, const struct txn_op *op, locator_
     doc_take_refs(store, &doc); // before the old ones go, so that what both name stays
     struct doc before = old->doc;
     uint64_t blob_before = old->blob_first;
+    store->catalog.doc_bytes += doc.body_bytes - before.body_bytes;
     doc_copy(&doc, &old->doc);
     old->blob_first = blob;
     if (blob != 0)

@@ -59,7 +59,8 @@ struct catalog { // all under store->lock; arrays ascend by id
     struct doc_row **docs;
     unsigned volume_count, volume_capacity, base_count, base_capacity, doc_count, doc_capacity;
     uint64_t next_id;
-    bool sweep; // some base may have lost its last user
+    uint64_t doc_bytes; // of all bodies
+    bool sweep;         // some base may have lost its last user
 };
 
 struct store {
