@@ -332,76 +332,60 @@ static void keep_words(enum fuse_log_level level, const char *format, va_list ar
     last_words[strcspn(last_words, "\n")] = '\0';
 }
 
-static int make_session(struct mem_fuse *fuse, struct error *err)
+static int make_session(struct mem_fuse *fuse, int fd, struct error *err)
 {
-    // Read-only, in the kernel's own eyes: nobody's write can reach pages that others have mapped.
-    char options[] = "ro,nosuid,nodev,noexec,fsname=ramet,subtype=" MEM_FUSE_SUBTYPE ",allow_other";
-    if (fuse->uid != 0)
-        *strstr(options, ",allow_other") = '\0';
-    char *argv[] = {"ramet", "-o", options, NULL};
-    struct fuse_args args = FUSE_ARGS_INIT(3, argv);
+    char *argv[] = {"ramet", NULL}, path[32];
+    struct fuse_args args = FUSE_ARGS_INIT(1, argv);
+    snprintf(path, sizeof path, "/dev/fd/%d", fd); // the way to hand it a connection
     last_words[0] = '\0';
     fuse->session = fuse_session_new(&args, &operations, sizeof operations, fuse);
     fuse_opt_free_args(&args);
-    if (fuse->session == NULL)
-        return error_set(err, -EINVAL, "cannot prepare the mount of memory images: %s", last_words);
-    return 0;
+    if (fuse->session != NULL && fuse_session_mount(fuse->session, path) == 0)
+        return 0;
+    close(fd);
+    return error_set(err, -EIO, "libfuse cannot serve memory images at %s: %s", fuse->mountpoint, last_words);
 }
 
-static int mount_new(struct mem_fuse *fuse, struct error *err)
+// Checks an earlier daemon's connection and duplicates it.
+static int take_over(struct mem_fuse *fuse, int fuse_fd, int *ret_fd, struct error *err)
 {
-    int result = mem_fuse_device_prepare(fuse->mountpoint, err);
-    if (result < 0)
-        return result;
-    errno = 0;
-    if (fuse_session_mount(fuse->session, fuse->mountpoint) < 0) {
-        result = errno > 0 ? -errno : -EIO;
-        return error_set(err, result,
-                "cannot mount memory images at %s: %s (it takes /dev/fuse, and root or fusermount3)",
-                fuse->mountpoint, last_words[0] ? last_words : strerror(-result));
-    }
-    return 0;
-}
-
-static int adopt(struct mem_fuse *fuse, int fuse_fd, struct error *err)
-{
-    int fd = fcntl(fuse_fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-        return error_set(err, -errno, "cannot duplicate the memory images' descriptor: %s", strerror(errno));
-    int result = mem_fuse_device_check_alive(fd);
+    int result = mem_fuse_device_check_alive(fuse_fd);
     if (result == 0)
         result = mem_fuse_device_check_mounted(fuse->mountpoint);
-    if (result < 0) {
-        close(fd);
+    if (result < 0)
         return error_set(err, result,
                 "the memory images that were mounted at %s are gone (unmounted or aborted): VMs that map "
                 "them cannot go on; drop the old descriptor and mount anew",
                 fuse->mountpoint);
-    }
-    char path[32];
-    snprintf(path, sizeof path, "/dev/fd/%d", fd);
-    if (fuse_session_mount(fuse->session, path) < 0) {
-        close(fd);
-        return error_set(err, -EIO, "cannot adopt the memory images at %s: %s", fuse->mountpoint, last_words);
-    }
-    // libfuse refuses everything before INIT, and the kernel has sent that to our predecessor.
-    char init[MEM_FUSE_DEVICE_INIT_BYTES];
-    struct fuse_buf buffer = {.mem = init, .size = mem_fuse_device_make_init(init)};
-    fuse_session_process_buf(fuse->session, &buffer);
+    int fd = fcntl(fuse_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return error_set(err, -errno, "cannot duplicate the memory images' descriptor: %s", strerror(errno));
+    *ret_fd = fd;
     return 0;
 }
 
 static int connect_session(struct mem_fuse *fuse, int fuse_fd, struct error *err)
 {
-    int result = make_session(fuse, err);
-    if (result == 0)
-        result = fuse_fd < 0 ? mount_new(fuse, err) : adopt(fuse, fuse_fd, err);
-    if (result < 0)
+    int fd, result;
+    if (fuse_fd >= 0) {
+        result = take_over(fuse, fuse_fd, &fd, err);
+    } else {
+        result = mem_fuse_device_prepare(fuse->mountpoint, err);
+        if (result == 0)
+            result = mem_fuse_device_mount(fuse->mountpoint, &fd, err);
+        atomic_store(&fuse->connected, result == 0);
+    }
+    if (result < 0 || (result = make_session(fuse, fd, err)) < 0)
         return result;
-    int fd = fuse_session_fd(fuse->session);
-    if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
+    if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
         return error_set(err, -errno, "cannot set up the memory images' descriptor: %s", strerror(errno));
     atomic_store(&fuse->connected, true);
+    if (fuse_fd >= 0) {
+        // libfuse refuses everything before INIT, and the kernel has sent that to our predecessor.
+        char init[MEM_FUSE_DEVICE_INIT_BYTES];
+        struct fuse_buf buffer = {.mem = init, .size = mem_fuse_device_make_init(init)};
+        fuse_session_process_buf(fuse->session, &buffer);
+    }
     return 0;
 }
 
@@ -462,7 +446,7 @@ int mem_fuse_start_config(const struct mem_fuse_config *config, struct mem_fuse 
     if (result == 0 && (result = start_thread(fuse)) < 0)
         error_set(err, result, "cannot start the thread that serves memory images: %s", strerror(-result));
     if (result < 0) {
-        if (config->fuse_fd < 0 && fuse->session != NULL && atomic_load(&fuse->connected))
+        if (config->fuse_fd < 0 && atomic_load(&fuse->connected))
             mem_fuse_device_detach(fuse->mountpoint);
         free_fuse(fuse);
         return result;

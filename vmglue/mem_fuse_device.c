@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/mem_fuse_device.h"
 
+#include "vmglue/unix_socket.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/fuse.h>
 #include <poll.h>
@@ -10,11 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
 
 // Linux 6.9, younger than Debian 12's header.
 enum { NOTIFY_RESEND = 7 };
@@ -83,12 +85,24 @@ static int mounted_kind(const char *absolute)
     return kind;
 }
 
-// For users other than root.
-static int run_fusermount(const char *absolute)
+// What users other than root mount and unmount with. comm_fd, if not -1, is where it sends the connection.
+static int run_fusermount(char *const argv[], int comm_fd)
 {
-    char *const argv[] = {"fusermount3", "-u", "-z", "-q", "--", (char *)absolute, NULL};
+    char comm[32];
+    snprintf(comm, sizeof comm, "_FUSE_COMMFD=%d", comm_fd);
+    char path[] = "PATH=/usr/local/bin:/usr/bin:/bin", *environment[] = {path, comm, NULL};
+    posix_spawn_file_actions_t actions;
+    int result = posix_spawn_file_actions_init(&actions);
+    if (result != 0)
+        return -result;
+    if (comm_fd >= 0)
+        result = posix_spawn_file_actions_adddup2(&actions, comm_fd, comm_fd); // inherited, unlike all others
+    if (result == 0)
+        result = posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
     pid_t pid;
-    int result = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
+    if (result == 0)
+        result = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environment);
+    posix_spawn_file_actions_destroy(&actions);
     if (result != 0)
         return -result;
     int status;
@@ -99,6 +113,69 @@ static int run_fusermount(const char *absolute)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
 }
 
+static int unmount_as_user(const char *absolute)
+{
+    char *const argv[] = {"fusermount3", "-u", "-z", "-q", "--", (char *)absolute, NULL};
+    return run_fusermount(argv, -1);
+}
+
+static int mount_as_user(const char *absolute, int *ret_fd)
+{
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
+        return -errno;
+    char *const argv[] = {"fusermount3", "-o",
+            "ro,nosuid,nodev,noexec,fsname=ramet,subtype=" MEM_FUSE_SUBTYPE, "--", (char *)absolute, NULL};
+    int result = run_fusermount(argv, sockets[1]);
+    close(sockets[1]);
+    char byte;
+    int fd = -1;
+    if (result == 0 && (unix_socket_receive(sockets[0], &byte, 1, 0, &fd) < 0 || fd < 0))
+        result = -EPROTO;
+    close(sockets[0]);
+    if (result == 0)
+        *ret_fd = fd;
+    return result;
+}
+
+static int mount_as_root(const char *absolute, int *ret_fd)
+{
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    char options[160];
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%u,group_id=%u,allow_other", fd,
+            geteuid(), getegid());
+    // Read-only in the kernel's own eyes: nobody's write can reach pages that others have mapped.
+    if (mount("ramet", absolute, "fuse." MEM_FUSE_SUBTYPE, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                options) < 0) {
+        int result = -errno;
+        close(fd);
+        return result;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+int mem_fuse_device_mount(const char *mountpoint, int *ret_fd, struct error *err)
+{
+    char absolute[PATH_MAX];
+    int result = absolute_name(mountpoint, absolute, sizeof absolute);
+    if (result == 0)
+        result = geteuid() == 0 ? mount_as_root(absolute, ret_fd) : mount_as_user(absolute, ret_fd);
+    if (result == 0)
+        return 0;
+    if (geteuid() == 0)
+        return error_set(err, result,
+                "cannot mount memory images at %s: %s (is /dev/fuse there, and CAP_SYS_ADMIN?)", mountpoint,
+                strerror(-result));
+    return error_set(err, result,
+            "cannot mount memory images at %s: %s (without root it takes fusermount3 and access to "
+            "/dev/fuse; try "
+            "`fusermount3 -o ro -- %s` by hand to see its words)",
+            mountpoint, strerror(-result), mountpoint);
+}
+
 int mem_fuse_device_detach(const char *mountpoint)
 {
     char absolute[PATH_MAX];
@@ -107,7 +184,7 @@ int mem_fuse_device_detach(const char *mountpoint)
     while (result == 0 && (result = mounted_kind(absolute)) == 1) {
         result = umount2(absolute, MNT_DETACH | UMOUNT_NOFOLLOW) < 0 ? -errno : 0;
         if (result == -EPERM)
-            result = run_fusermount(absolute);
+            result = unmount_as_user(absolute);
     }
     return result == 2 ? -EBUSY : result;
 }

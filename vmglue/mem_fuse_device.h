@@ -15,6 +15,9 @@ enum { MEM_FUSE_DEVICE_INIT_BYTES = 256 };
 // Makes the mountpoint if it is missing and detaches what an earlier daemon left mounted there (lazily: VMs
 // that map it keep what they have). -EBUSY: something else is mounted there.
 int mem_fuse_device_prepare(const char *mountpoint, struct error *err);
+// Mounts read-only, for all users when this process is root's, otherwise (by fusermount3) for its own user.
+// The descriptor is the connection: its first message is INIT.
+int mem_fuse_device_mount(const char *mountpoint, int *ret_fd, struct error *err);
 // Detaches our mount; nothing there: 0.
 int mem_fuse_device_detach(const char *mountpoint);
 // 0 when our mount is there, else -ENOTCONN.

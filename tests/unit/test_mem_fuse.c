@@ -2,6 +2,9 @@
 // Memory images over FUSE, on a real store: what readers and mappers get, and what they cannot do.
 #include "tests/unit/image_daemon.h"
 
+#include <sched.h>
+#include <sys/sysmacros.h>
+
 // ---- Reading ----
 
 static void test_reads_equal_the_base(void **state)
@@ -155,6 +158,51 @@ static void test_other_users(void **state)
     must(mem_fuse_start_config(&config, &daemon.fuse, &err));
     assert_int_equal(try_as_nobody(one, two), 2);
     stop_daemon(&daemon);
+}
+
+// Without root: in a mount namespace whose /dev/fuse everybody may use, as another user.
+static void run_unprivileged(void)
+{
+    char node[300];
+    snprintf(node, sizeof node, "%s/fuse", directory);
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+            mknod(node, S_IFCHR | 0666, makedev(10, 229)) < 0 || chmod(node, 0666) < 0 ||
+            mount(node, "/dev/fuse", NULL, MS_BIND, NULL) < 0 || chown(directory, 65534, 65534) < 0 ||
+            setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0)
+        _exit(90);
+    struct daemon daemon;
+    start_daemon(&daemon);
+    struct base_id id = make_image(&daemon, "a");
+    int fd = open_image(id, O_RDONLY);
+    unsigned char bytes[PAGE];
+    if (fd < 0 || pread(fd, bytes, PAGE, 5 * PAGE) != PAGE || !page_is_right(5, bytes))
+        _exit(91);
+    close(fd);
+    if (open_image(id, O_RDWR) >= 0 || errno != EROFS)
+        _exit(92);
+    mem_fuse_stop(daemon.fuse, false); // a stale mount, to be detached by the next start
+    struct stat st;
+    if (stat(mountpoint, &st) == 0 || errno != ENOTCONN)
+        _exit(93);
+    if (mem_fuse_start(daemon.store, mountpoint, -1, &daemon.fuse, &err) < 0 ||
+            (fd = open_image(id, O_RDONLY)) < 0)
+        _exit(94);
+    close(fd);
+    stop_daemon(&daemon);
+    _exit(stat(mountpoint, &st) == 0 ? 0 : 95);
+}
+
+static void test_without_root(void **state)
+{
+    if (access("/usr/bin/fusermount3", X_OK) < 0) {
+        print_message("skipped: fusermount3 is not installed\n");
+        skip();
+    }
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        run_unprivileged();
+    assert_int_equal(wait_exit(pid), 0);
 }
 
 // ---- Many at once ----
@@ -324,6 +372,7 @@ int main(void)
             test(test_mappings_share_and_keep_apart),
             test(test_nobody_can_write),
             test(test_other_users),
+            test(test_without_root),
             test(test_parallel_faults),
             test(test_damage_is_an_error),
             test(test_prefetch),
