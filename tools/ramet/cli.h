@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every verb has in hand: where the daemon is, how to speak, and the table of verbs.
+//
+// Exit status: 0 done, 1 failed, 2 called wrongly; `exec` passes its command's status on. Sentences about
+// failures go to stderr; with --json a failure's object also goes to stdout.
+#pragma once
+
+#include "tools/ramet/args.h"
+#include "tools/ramet/client.h"
+
+struct cli;
+
+struct verb {
+    const char *name;
+    const char *usage;   // "create [NAME] [options]"
+    const char *summary; // one line for `ramet help`
+    const char *details; // the rest of `ramet help VERB`
+    int (*run)(struct cli *cli, const struct verb *verb, char **argv);
+};
+
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+struct cli {
+    const char *run_dir, *store_dir; // as given; NULL = the default
+    bool json, help;
+    char run_default[256], store_default[512];
+    char libexec_dir[4096]; // where this program and its helpers are
+};
+
+extern const struct verb verb_up, verb_down, verb_create, verb_ls, verb_show, verb_exec, verb_cp,
+        verb_snapshot, verb_snapshots, verb_fork, verb_start, verb_stop, verb_rm, verb_volume, verb_store,
+        verb_template, verb_help, verb_version;
+extern const struct verb *const verbs[]; // NULL-terminated
+const struct verb *cli_find_verb(const char *name);
+
+// Parses a verb's arguments (args.h) together with --json, --run and --help. Returns 0 to go on; otherwise
+// the exit status is *ret_status.
+bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const struct args_option *options,
+        unsigned minimum, unsigned maximum, unsigned stop_at, struct args *ret_args, int *ret_status);
+void cli_help(const struct verb *verb);
+const char *cli_run_dir(struct cli *cli);
+const char *cli_store_dir(struct cli *cli);
+
+// Prints "ramet VERB: sentence" and returns CLI_FAILED (or CLI_USAGE).
+__attribute__((format(printf, 2, 3))) int cli_fail(const struct verb *verb, const char *format, ...);
+__attribute__((format(printf, 2, 3))) int cli_fail_usage(const struct verb *verb, const char *format, ...);
+__attribute__((format(printf, 1, 2))) void cli_note(const char *format, ...); // to stderr
+// Failure of client_call: the sentence, and with --json its object. Releases json.
+int cli_fail_call(struct cli *cli, const struct verb *verb, const struct error *err, json_t *json);
+// A call whose answer must be there. On failure it has printed, and the result is NULL.
+json_t *cli_call(
+        struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body);
+// "format" with one name, escaped; malloc'ed.
+char *cli_path(const char *before, const char *name, const char *after);
+// key=value options into an object; NULL with a sentence when one has no "=".
+json_t *cli_pairs(const struct verb *verb, const char *option, const struct args_list *list, bool *ret_good);
+void cli_print_json(const json_t *json); // and a line end

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small HTTP/1.1 client for the daemon's unix socket: one connection per call.
+//
+// Errors: client_call and client_open return -errno with *err for everything that is not an answer; an answer
+// that is an error (status 400 and up) is an answer: client_error makes a sentence of it.
+#pragma once
+
+#include "blockstore/error.h"
+#include "vmglue/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct client;
+
+// Sends the head of a request. body_size: -1 = chunked, by client_write and client_write_end; otherwise
+// exactly that many.
+int client_open(const char *run_dir, const char *method, const char *path, const char *content_type,
+        int64_t body_size, struct client **ret_client, struct error *err);
+int client_write(struct client *client, const void *bytes, size_t size, struct error *err);
+// Ends the body and reads the answer's head.
+int client_answer(struct client *client, int *ret_status, struct error *err);
+int64_t client_content_length(struct client *client); // -1 = not told
+// Bytes of the answer, 0 at its end; -EPIPE when it broke off.
+ssize_t client_read(struct client *client, void *buffer, size_t capacity, struct error *err);
+// The rest of the answer; malloc'ed, zero-terminated.
+int client_read_all(struct client *client, char **ret_text, size_t *ret_size, struct error *err);
+struct client *client_close(struct client *client); // accepts NULL
+
+// A whole call with JSON both ways. body may be NULL (stolen otherwise); *ret_json may be NULL (no content).
+// Answers of 400 and up: -EREMOTEIO, with the daemon's sentence in *err and, if not NULL, the object in
+// *ret_json.
+int client_call(const char *run_dir, const char *method, const char *path, json_t *body, json_t **ret_json,
+        struct error *err);
+// The next server-sent event: 1, 0 at the end. *ret_event is malloc'ed, *ret_data a new reference.
+int client_event(struct client *client, char **ret_event, json_t **ret_data, struct error *err);
+// The daemon's sentence of an error answer.
+int client_error(struct client *client, int status, json_t **ret_json, struct error *err);
+// Percent-encodes for a path segment or query value; malloc'ed.
+char *client_escape(const char *text);

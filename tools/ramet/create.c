@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/cli.h"
+#include "tools/ramet/sandbox_print.h"
+
+#include <stdio.h>
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *from = NULL, *network = NULL, *size = NULL;
+    uint64_t cpus = 0, memory = 0, disk = 0;
+    struct args_list labels = {0}, env = {0};
+    struct args_option options[] = {{"from", 0, ARGS_TEXT, &from}, {"size", 0, ARGS_TEXT, &size},
+            {"cpus", 0, ARGS_NUMBER, &cpus}, {"memory", 'm', ARGS_SIZE, &memory},
+            {"disk", 0, ARGS_SIZE, &disk}, {"network", 0, ARGS_TEXT, &network},
+            {"label", 'l', ARGS_LIST, &labels}, {"env", 'e', ARGS_LIST, &env}, {0}};
+    struct args args;
+    int status;
+    bool good = true;
+    if (!cli_parse(cli, verb, argv, options, 0, 1, 0, &args, &status))
+        return status;
+    json_t *body = json_object();
+    const struct {
+        const char *name, *value;
+    } texts[] = {{"name", args.items[0]}, {"from", from}, {"size", size}, {"network", network}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i].value != NULL)
+            json_object_set_new(body, texts[i].name, json_string(texts[i].value));
+    if (cpus != 0)
+        json_object_set_new(body, "cpus", json_integer((json_int_t)cpus));
+    if (memory != 0) // a bare number means MiB, as everywhere in the field
+        json_object_set_new(
+                body, "memory_mb", json_integer((json_int_t)(memory < 1 << 20 ? memory : memory >> 20)));
+    if (disk != 0)
+        json_object_set_new(body, "disk_gb", json_integer((json_int_t)((disk + (1ull << 30) - 1) >> 30)));
+    json_t *pairs = cli_pairs(verb, "label", &labels, &good);
+    if (good && pairs != NULL)
+        json_object_set_new(body, "labels", pairs);
+    pairs = good ? cli_pairs(verb, "env", &env, &good) : NULL;
+    if (good && pairs != NULL)
+        json_object_set_new(body, "env", pairs);
+    if (!good) {
+        json_decref(body);
+        return CLI_USAGE;
+    }
+    json_t *json = cli_call(cli, verb, "POST", "/v1/sandboxes", body);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        sandbox_print_line(json);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHOT] [options]",
+        "Make a sandbox: boot a disk, or go on from a machine snapshot",
+        "  --from NAME        a volume, a disk snapshot or a machine snapshot (default: agent-base)\n"
+        "  --size KIND        small (1 CPU, 256 MiB), default (1, 512 MiB), large (2, 1 GiB)\n"
+        "  --cpus N           virtual CPUs\n"
+        "  -m, --memory SIZE  memory, e.g. 512M\n"
+        "  --disk SIZE        let the disk be this large (whole GiB)\n"
+        "  --network KIND     restricted (default: no way out), user (reaches the network and this host's "
+        "own services),\n"
+        "                     none\n"
+        "  -l, --label K=V    may be given often\n"
+        "  -e, --env K=V      environment of all its commands; may be given often\n"
+        "\n"
+        "A sandbox from a machine snapshot has the snapshot's CPUs and memory.\n",
+        run};

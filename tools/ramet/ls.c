@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/cli.h"
+#include "tools/ramet/sandbox_print.h"
+
+#include <stdlib.h>
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *state = NULL, *label = NULL;
+    struct args_option options[] = {{"state", 0, ARGS_TEXT, &state}, {"label", 'l', ARGS_TEXT, &label}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+        return status;
+    char *path =
+            state == NULL ? cli_path("/v1/sandboxes", "", "") : cli_path("/v1/sandboxes?state=", state, "");
+    if (label != NULL) {
+        char *more = cli_path(state == NULL ? "?label=" : "&label=", label, "");
+        char *joined = cli_path(path, "", more);
+        free(path);
+        free(more);
+        path = joined;
+    }
+    json_t *json = cli_call(cli, verb, "GET", path, NULL);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json_object_get(json, "sandboxes"));
+    else
+        sandbox_print_table(json_object_get(json, "sandboxes"));
+    json_decref(json);
+    return CLI_DONE;
+}
+
+const struct verb verb_ls = {"ls", "ls [--state STATE] [--label K=V]", "List the sandboxes",
+        "  --state STATE   only those: running, stopped, failed\n"
+        "  -l, --label K=V only those with this label\n",
+        run};
