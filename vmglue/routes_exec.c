@@ -19,14 +19,16 @@ struct exec_call {
     struct agent_exec exec;
     const char **env; // "NAME=value", NULL-terminated, malloc'ed
     bool base64;
+    void *stdin_bytes; // malloc'ed, of stdin_base64
     // exec/stream: what has come but ends inside a character, per stream
     char rest[3][4];
     size_t rest_size[3];
 };
 
+static const char base64_digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 static char *base64(const void *bytes, size_t size)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const unsigned char *in = bytes;
     char *text = malloc((size + 2) / 3 * 4 + 1), *out = text;
     if (text == NULL)
@@ -34,13 +36,36 @@ static char *base64(const void *bytes, size_t size)
     for (size_t i = 0; i < size; i += 3) {
         uint32_t three = (uint32_t)in[i] << 16 | (i + 1 < size ? (uint32_t)in[i + 1] << 8 : 0) |
                          (i + 2 < size ? in[i + 2] : 0);
-        *out++ = digits[three >> 18];
-        *out++ = digits[three >> 12 & 63];
-        *out++ = i + 1 < size ? digits[three >> 6 & 63] : '=';
-        *out++ = i + 2 < size ? digits[three & 63] : '=';
+        *out++ = base64_digits[three >> 18];
+        *out++ = base64_digits[three >> 12 & 63];
+        *out++ = i + 1 < size ? base64_digits[three >> 6 & 63] : '=';
+        *out++ = i + 2 < size ? base64_digits[three & 63] : '=';
     }
     *out = '\0';
     return text;
+}
+
+// Strict: a character that is no base64 is an error, and so is a wrong length. Returns NULL then.
+static void *from_base64(const char *text, size_t *ret_size)
+{
+    size_t length = strlen(text), size = 0;
+    unsigned char *bytes = malloc(length / 4 * 3 + 3);
+    uint32_t bits = 0;
+    bool good = bytes != NULL && length % 4 == 0;
+    for (size_t i = 0; good && i < length && text[i] != '='; i++) {
+        const char *digit = strchr(base64_digits, text[i]);
+        good = digit != NULL;
+        bits = bits << 6 | (good ? (uint32_t)(digit - base64_digits) : 0);
+        if (i % 4 != 0)
+            bytes[size++] = (unsigned char)(bits >> (6 - 2 * (i % 4)));
+    }
+    size_t data = strcspn(text, "="), padding = length - data;
+    if (!good || padding > 2 || strspn(text + data, "=") != padding) {
+        free(bytes);
+        return NULL;
+    }
+    *ret_size = size;
+    return bytes;
 }
 
 // The sandbox's variables, and the call's over them.
@@ -73,8 +98,22 @@ static void call_end(struct exec_call *call)
     for (size_t i = 0; call->env != NULL && call->env[i] != NULL; i++)
         free((char *)call->env[i]);
     free(call->env);
+    free(call->stdin_bytes);
     if (call->use.sandbox != NULL)
         sandbox_agent_done(&call->use);
+}
+
+static int take_base64_stdin(struct exec_call *call, const json_t *body, struct error *err)
+{
+    const char *text = NULL;
+    int r = json_fields_string(body, "stdin_base64", &text, err);
+    if (r <= 0)
+        return r;
+    call->stdin_bytes = from_base64(text, &call->exec.stdin_size);
+    if (call->stdin_bytes == NULL)
+        return error_set(err, -EINVAL, "field \"stdin_base64\" is not valid base64");
+    call->exec.stdin_bytes = call->stdin_bytes;
+    return 0;
 }
 
 static int take_command(struct exec_call *call, const json_t *body, struct error *err)
@@ -103,6 +142,8 @@ static int take_command(struct exec_call *call, const json_t *body, struct error
     call->exec.shell_command = command;
     call->exec.stdin_bytes = stdin_text;
     call->exec.timeout_ms = (unsigned)timeout_ms;
+    if (r >= 0)
+        r = take_base64_stdin(call, body, err);
     call->base64 = encoding != NULL && strcmp(encoding, "base64") == 0;
     return r < 0 ? r : 0;
 }
@@ -117,7 +158,7 @@ static bool is_cancelled(void *context)
 static bool call_begin(struct exec_call *call)
 {
     static const char *const known[] = {
-            "command", "timeout_secs", "cwd", "env", "stdin", "user", "encoding", NULL};
+            "command", "timeout_secs", "cwd", "env", "stdin", "user", "encoding", "stdin_base64", NULL};
     const json_t *env = NULL;
     json_t *body;
     struct error err;

@@ -239,7 +239,11 @@ static void set_paths(struct sandboxes *all)
     snprintf(all->kernel_path, sizeof all->kernel_path, "%s/vmlinux", config->kernel_dir);
     snprintf(all->initrd_path, sizeof all->initrd_path, "%s/initramfs-q35.cpio", config->kernel_dir);
     snprintf(all->probe_cache, sizeof all->probe_cache, "%s/accel", config->run_dir);
+    // Beside the programs when installed, in the neighbouring folder in the build tree.
     snprintf(all->preload_path, sizeof all->preload_path, "%s/libramet-preload.so", config->libexec_dir);
+    if (access(all->preload_path, R_OK) < 0)
+        snprintf(all->preload_path, sizeof all->preload_path, "%s/../vmglue/libramet-preload.so",
+                config->libexec_dir);
     if (access(all->preload_path, R_OK) < 0)
         all->preload_path[0] = '\0';
     store_uuid(all->store, uuid);

@@ -251,6 +251,11 @@ int client_read_all(struct client *client, char **ret_text, size_t *ret_size, st
     return 0;
 }
 
+int client_fd(const struct client *client)
+{
+    return client->fd;
+}
+
 struct client *client_close(struct client *client)
 {
     if (client == NULL)

@@ -27,6 +27,7 @@ int64_t client_content_length(struct client *client); // -1 = not told
 ssize_t client_read(struct client *client, void *buffer, size_t capacity, struct error *err);
 // The rest of the answer; malloc'ed, zero-terminated.
 int client_read_all(struct client *client, char **ret_text, size_t *ret_size, struct error *err);
+int client_fd(const struct client *client);         // to poll for the other side's end
 struct client *client_close(struct client *client); // accepts NULL
 
 // A whole call with JSON both ways. body may be NULL (stolen otherwise); *ret_json may be NULL (no content).

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/cli.h"
+#include "tools/ramet/shell_quote.h"
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STDIN_MAX_BYTES = 16 << 20, STATUS_TIMED_OUT = 124 };
+
+// Standard input up to its end, as base64: JSON cannot carry every byte.
+static char *read_stdin(const struct verb *verb)
+{
+    size_t size = 0, capacity = 65536;
+    char *bytes = malloc(capacity);
+    for (;;) {
+        if (bytes != NULL && size == capacity)
+            bytes = realloc(bytes, capacity *= 2);
+        if (bytes == NULL)
+            abort();
+        ssize_t got = read(STDIN_FILENO, bytes + size, capacity - size);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            cli_fail(verb, "standard input cannot be read: %s", strerror(errno));
+        if (got <= 0)
+            break;
+        size += (size_t)got;
+        if (size > STDIN_MAX_BYTES) {
+            cli_fail(verb, "standard input is larger than 16 MiB; copy it with `ramet cp - NAME:FILE` and "
+                           "read the file");
+            free(bytes);
+            return NULL;
+        }
+    }
+    char *text = shell_quote_base64(bytes, size);
+    free(bytes);
+    return text;
+}
+
+static void write_all(int fd, const char *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t written = write(fd, bytes, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return; // a reader that has gone; the command's status still counts
+        bytes += written;
+        size -= (size_t)written;
+    }
+}
+
+static int finish(const struct verb *verb, const json_t *result)
+{
+    if (json_fields_get_bool(result, "timed_out")) {
+        cli_fail(verb, "the command took too long and was ended");
+        return STATUS_TIMED_OUT;
+    }
+    if (json_fields_get_bool(result, "out_of_memory"))
+        cli_note("ramet exec: the guest's kernel ended the command: out of memory");
+    return (int)json_fields_get_int(result, "exit_code");
+}
+
+// Passes output on as it comes. Returns the status.
+static int follow(const struct verb *verb, struct client *client)
+{
+    struct error err = {0};
+    char *event;
+    json_t *data;
+    int r;
+    while ((r = client_event(client, &event, &data, &err)) > 0) {
+        bool out = strcmp(event, "stdout") == 0, last = strcmp(event, "exit") == 0,
+             error = strcmp(event, "error") == 0;
+        int status = CLI_FAILED;
+        if (out || strcmp(event, "stderr") == 0) {
+            size_t size;
+            char *bytes = shell_quote_from_base64(json_fields_get_text(data, "base64"), &size);
+            write_all(out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
+            free(bytes);
+        } else if (last) {
+            status = finish(verb, data);
+        } else if (error) {
+            cli_fail(verb, "%s", json_fields_get_text(data, "message"));
+        }
+        free(event);
+        json_decref(data);
+        if (last || error)
+            return status;
+    }
+    return cli_fail(verb, "%s", r < 0 ? err.text : "the daemon ended before the command did");
+}
+
+static int stream(struct cli *cli, const struct verb *verb, const char *name, json_t *body)
+{
+    struct client *client;
+    struct error err = {0};
+    json_t *failure = NULL;
+    int status, http_status;
+    char *path = cli_path("/v1/sandboxes/", name, "/exec/stream"), *text = json_dumps(body, JSON_COMPACT);
+    size_t size = strlen(text);
+    int r = client_open(cli_run_dir(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
+    free(path);
+    if (r == 0) {
+        r = client_write(client, text, size, &err);
+        if (r == 0)
+            r = client_answer(client, &http_status, &err);
+        if (r == 0 && http_status >= 400)
+            r = client_error(client, http_status, &failure, &err);
+        status = r < 0 ? cli_fail_call(cli, verb, &err, failure) : follow(verb, client);
+        client_close(client);
+    } else {
+        status = cli_fail(verb, "%s", err.text);
+    }
+    free(text);
+    return status;
+}
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *cwd = NULL, *user = NULL, *timeout = NULL;
+    struct args_list env = {0};
+    bool with_stdin = false, good = true;
+    struct args_option options[] = {{"cwd", 'w', ARGS_TEXT, &cwd}, {"user", 'u', ARGS_TEXT, &user},
+            {"timeout", 't', ARGS_TEXT, &timeout}, {"env", 'e', ARGS_LIST, &env},
+            {"stdin", 'i', ARGS_FLAG, &with_stdin}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 2, 4096, 1, &args, &status))
+        return status;
+    json_t *pairs = cli_pairs(verb, "env", &env, &good);
+    char *end = NULL;
+    double seconds = timeout == NULL ? 0 : strtod(timeout, &end);
+    if (good && timeout != NULL && (end == timeout || *end != '\0' || !(seconds > 0))) {
+        json_decref(pairs);
+        return cli_fail_usage(verb, "--timeout %s is no number of seconds", timeout);
+    }
+    if (!good)
+        return CLI_USAGE;
+    // One word is a line for the shell; several are a command and its arguments, each kept as it is.
+    char *line = args.count == 2 ? strdup(args.items[1]) : shell_quote_join(args.items + 1);
+    json_t *command = json_string(line);
+    free(line);
+    if (command == NULL) {
+        json_decref(pairs);
+        return cli_fail_usage(
+                verb, "the command is not UTF-8; put it into a script and copy that with `ramet cp`");
+    }
+    json_t *body = json_pack("{s:o, s:s}", "command", command, "encoding", cli->json ? "text" : "base64");
+    if (pairs != NULL)
+        json_object_set_new(body, "env", pairs);
+    if (cwd != NULL)
+        json_object_set_new(body, "cwd", json_string(cwd));
+    if (user != NULL)
+        json_object_set_new(body, "user", json_string(user));
+    if (timeout != NULL)
+        json_object_set_new(body, "timeout_secs", json_real(seconds));
+    if (with_stdin) {
+        char *text = read_stdin(verb);
+        if (text == NULL) {
+            json_decref(body);
+            return CLI_FAILED;
+        }
+        json_object_set_new(body, "stdin_base64", json_string(text));
+        free(text);
+    }
+    if (!cli->json) {
+        status = stream(cli, verb, args.items[0], body);
+        json_decref(body);
+        return status;
+    }
+    char *path = cli_path("/v1/sandboxes/", args.items[0], "/exec");
+    json_t *json = cli_call(cli, verb, "POST", path, body);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    cli_print_json(json);
+    status = finish(verb, json);
+    json_decref(json);
+    return status;
+}
+
+const struct verb verb_exec = {"exec", "exec NAME [options] [--] COMMAND [ARGUMENT...]",
+        "Run a command in a sandbox and pass its output and exit status on",
+        "  -i, --stdin        give it this program's standard input (else it reads nothing)\n"
+        "  -t, --timeout SECS end it and all that it started after so long (status 124)\n"
+        "  -w, --cwd FOLDER   default: the user's home\n"
+        "  -u, --user NAME    default: user\n"
+        "  -e, --env K=V      may be given often\n"
+        "\n"
+        "A single COMMAND is a line for /bin/bash; with ARGUMENTs each word stays as it is.\n"
+        "With --json the whole result is printed when the command ends.\n",
+        run};

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain disks.
+#include "tools/ramet/volume.h"
+
+#include "tools/ramet/output.h"
+#include "tools/ramet/sandbox_print.h"
+#include "vmglue/json_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int print_volume(struct cli *cli, json_t *json)
+{
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        printf("%s: %s (%lld bytes)\n", json_fields_get_text(json, "name"),
+                output_size((uint64_t)json_fields_get_int(json, "size_bytes")),
+                (long long)json_fields_get_int(json, "size_bytes"));
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static json_t *call_named(struct cli *cli, const struct verb *verb, const char *method, const char *name,
+        const char *after, json_t *body)
+{
+    char *path = cli_path("/v1/volumes/", name, after);
+    json_t *json = cli_call(cli, verb, method, path, body);
+    free(path);
+    return json;
+}
+
+static int parse_size(const struct verb *verb, const char *text, uint64_t *ret_bytes)
+{
+    if (args_size(text, ret_bytes) && *ret_bytes <= INT64_MAX)
+        return CLI_DONE;
+    return cli_fail_usage(verb, "%s is not a size; write bytes, or 512M, 10G, 1T", text);
+}
+
+static int create(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    uint64_t size;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    if (parse_size(verb, args.items[1], &size) != CLI_DONE)
+        return CLI_USAGE;
+    return print_volume(
+            cli, cli_call(cli, verb, "POST", "/v1/volumes",
+                         json_pack("{s:s, s:I}", "name", args.items[0], "size_bytes", (json_int_t)size)));
+}
+
+static int list(struct cli *cli, const struct verb *verb, char **argv)
+{
+    static const char *const heads[] = {"NAME", "KIND", "SIZE", "BYTES", "PARENT", "AGE"};
+    bool all = false;
+    struct args_option options[] = {{"all", 'a', ARGS_FLAG, &all}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+        return status;
+    json_t *json = cli_call(cli, verb, "GET", all ? "/v1/volumes?all=1" : "/v1/volumes", NULL), *volume;
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json) {
+        cli_print_json(json_object_get(json, "volumes"));
+        json_decref(json);
+        return CLI_DONE;
+    }
+    struct table *table = table_create(6, heads);
+    size_t i;
+    json_array_foreach(json_object_get(json, "volumes"), i, volume)
+    {
+        char bytes[32];
+        snprintf(bytes, sizeof bytes, "%lld", (long long)json_fields_get_int(volume, "size_bytes"));
+        const char *name = json_fields_get_text(volume, "name");
+        const char *cells[] = {name[0] == '\0' ? json_fields_get_text(volume, "id") : name,
+                json_fields_get_text(volume, "kind"),
+                output_size((uint64_t)json_fields_get_int(volume, "size_bytes")), bytes,
+                json_fields_get_text(volume, "parent"),
+                output_age(json_fields_get_text(volume, "created_at"))};
+        table_add(table, cells);
+    }
+    table_print(table);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int show(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    json_t *json = call_named(cli, verb, "GET", args.items[0], "", NULL);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        sandbox_print_details(json);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int fork_volume(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    return print_volume(cli,
+            call_named(cli, verb, "POST", args.items[0], "/fork", json_pack("{s:s}", "name", args.items[1])));
+}
+
+static int snapshot(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 2, 0, &args, &status))
+        return status;
+    json_t *body = args.count == 2 ? json_pack("{s:s}", "name", args.items[1]) : json_object();
+    json_t *json = call_named(cli, verb, "POST", args.items[0], "/snapshots", body);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        printf("%s: %s\n", json_fields_get_text(json, "name"), json_fields_get_text(json, "state"));
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
+        return status;
+    for (unsigned i = 0; i < args.count; i++) {
+        json_t *json = call_named(cli, verb, "DELETE", args.items[i], "", NULL);
+        if (json == NULL)
+            status = CLI_FAILED;
+        else if (!cli->json)
+            printf("%s: removed\n", args.items[i]);
+        json_decref(json);
+    }
+    return status;
+}
+
+static int resize(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    uint64_t size;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    if (parse_size(verb, args.items[1], &size) != CLI_DONE)
+        return CLI_USAGE;
+    return print_volume(cli, call_named(cli, verb, "PATCH", args.items[0], "",
+                                     json_pack("{s:I}", "size_bytes", (json_int_t)size)));
+}
+
+static int rename_volume(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    return print_volume(cli,
+            call_named(cli, verb, "PATCH", args.items[0], "", json_pack("{s:s}", "name", args.items[1])));
+}
+
+static int diff(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    char *after = cli_path("/diff?from=", args.items[0], "");
+    json_t *json = call_named(cli, verb, "GET", args.items[1], after, NULL), *range;
+    free(after);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json) {
+        cli_print_json(json);
+        json_decref(json);
+        return CLI_DONE;
+    }
+    static const char *const heads[] = {"OFFSET", "LENGTH", "NOW"};
+    struct table *table = table_create(3, heads);
+    size_t i;
+    json_array_foreach(json_object_get(json, "ranges"), i, range)
+    {
+        char offset[32], length[32];
+        snprintf(offset, sizeof offset, "%lld", (long long)json_fields_get_int(range, "offset"));
+        snprintf(length, sizeof length, "%lld", (long long)json_fields_get_int(range, "length"));
+        table_add(table, (const char *const[]){offset, length, json_fields_get_text(range, "kind")});
+    }
+    table_print(table);
+    cli_note("%s changed from %s to %s", output_size((uint64_t)json_fields_get_int(json, "changed_bytes")),
+            args.items[0], args.items[1]);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    static const struct {
+        const char *name;
+        struct verb verb;
+    } parts[] = {
+            {"import", {"volume import", "volume import NAME FILE [--format raw|qcow2] [--size BYTES]", NULL,
+                               NULL, volume_import}},
+            {"export", {"volume export", "volume export NAME FILE [--format raw|qcow2]", NULL, NULL,
+                               volume_export}},
+            {"create", {"volume create", "volume create NAME SIZE", NULL, NULL, create}},
+            {"ls", {"volume ls", "volume ls [--all]", NULL, NULL, list}},
+            {"show", {"volume show", "volume show NAME", NULL, NULL, show}},
+            {"fork", {"volume fork", "volume fork VOLUME|SNAPSHOT NEW", NULL, NULL, fork_volume}},
+            {"snapshot", {"volume snapshot", "volume snapshot VOLUME [SNAPSHOT]", NULL, NULL, snapshot}},
+            {"rm", {"volume rm", "volume rm NAME...", NULL, NULL, remove_all}},
+            {"resize", {"volume resize", "volume resize NAME SIZE", NULL, NULL, resize}},
+            {"rename", {"volume rename", "volume rename NAME NEW", NULL, NULL, rename_volume}},
+            {"diff", {"volume diff", "volume diff OLDER NEWER", NULL, NULL, diff}},
+    };
+    const char *what = argv[0];
+    if (what != NULL && (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)) {
+        cli_help(verb);
+        return CLI_DONE;
+    }
+    if (what == NULL)
+        return cli_fail_usage(verb,
+                "say what: import, export, create, ls, show, fork, snapshot, rm, resize, rename or diff");
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (strcmp(what, parts[i].name) != 0)
+            continue;
+        struct verb part = parts[i].verb;
+        part.summary = verb->summary;
+        part.details = verb->details;
+        return part.run(cli, &part, argv + 1);
+    }
+    return cli_fail_usage(verb, "there is no \"volume %s\"", what);
+}
+
+const struct verb verb_volume = {"volume",
+        "volume import|export|create|ls|show|fork|snapshot|rm|resize|rename|diff ...",
+        "Plain disks: make, copy in and out, fork, snapshot, compare",
+        "  volume import NAME FILE [--format raw|qcow2]   FILE - is standard input (raw); --size: how much "
+        "must come from it\n"
+        "  volume export NAME FILE [--format raw|qcow2]   of a volume or snapshot, of one instant; FILE - is "
+        "standard output\n"
+        "  volume create NAME SIZE                        empty; SIZE in bytes, or 512M, 10G, 1T\n"
+        "  volume ls [--all]                              --all: those of sandboxes too\n"
+        "  volume show NAME\n"
+        "  volume fork VOLUME|SNAPSHOT NEW                a new volume, no data is copied\n"
+        "  volume snapshot VOLUME [SNAPSHOT]              listed by `ramet snapshots`\n"
+        "  volume rm NAME...                              snapshots and forks of it stay\n"
+        "  volume resize NAME SIZE\n"
+        "  volume rename NAME NEW\n"
+        "  volume diff OLDER NEWER                        ranges that differ\n"
+        "\n"
+        "A volume is reached by NBD as nbd+unix:///NAME?socket=RUNDIR/nbd.sock, a snapshot in the same way, "
+        "read-only:\n"
+        "volumes and snapshots share their names. NAME/disk is the disk of a sandbox.\n"
+        "An import is durable when this returns 0, and nothing is left of one that failed.\n",
+        run};

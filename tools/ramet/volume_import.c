@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Import: the daemon opens a nameless volume on an NBD socket of its own for as long as we hold a stream
+// open; qemu-img fills it; then it gets its name, durably. Whatever ends us ends the import. Standard input
+// goes as a stream of bytes.
+//
+// What a raw disk holds was written by a guest, so its first bytes must not decide how it is read (a guest
+// can write the head of a qcow2 file that names a file of ours). A file is taken for qcow2 only when it is
+// called so, by --format or by its name.
+#include "tools/ramet/volume.h"
+
+#include "tools/ramet/output.h"
+#include "tools/ramet/qemu_img.h"
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STREAM_BYTES = 1 << 20 };
+
+struct import {
+    struct cli *cli;
+    const struct verb *verb;
+    const char *name, *file, *format;
+    struct qemu_img_info info;
+    struct stat before;
+};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), size = strlen(end);
+    return length >= size && strcmp(text + length - size, end) == 0;
+}
+
+// Sets import->format and info, or says why not.
+static int choose_format(struct import *import)
+{
+    struct error err = {0};
+    struct qemu_img_info probed;
+    const struct verb *verb = import->verb;
+    const char *file = import->file;
+    bool given = import->format != NULL;
+    if (given && strcmp(import->format, "raw") != 0 && strcmp(import->format, "qcow2") != 0)
+        return cli_fail_usage(verb, "--format %s is not raw or qcow2", import->format);
+    if (!given) {
+        if (qemu_img_probe(file, NULL, &probed, &err) < 0)
+            return cli_fail(verb, "%s: %s; if it is a raw disk, say --format raw", file, err.text);
+        bool named = ends_with(file, ".qcow2") || ends_with(file, ".qcow");
+        if (strcmp(probed.format, "raw") != 0 && !(strcmp(probed.format, "qcow2") == 0 && named))
+            return cli_fail(verb,
+                    "%s looks like a %s image, but a raw disk can look like that too; say --format raw to "
+                    "take its "
+                    "bytes as they are%s",
+                    file, probed.format, strcmp(probed.format, "qcow2") == 0 ? ", or --format qcow2" : "");
+        import->format = strcmp(probed.format, "qcow2") == 0 ? "qcow2" : "raw";
+    }
+    if (qemu_img_probe(file, import->format, &import->info, &err) < 0)
+        return cli_fail(verb, "%s cannot be read as %s: %s", file, import->format, err.text);
+    if (import->info.encrypted)
+        return cli_fail(verb, "%s is encrypted; decrypt it first (qemu-img convert with its secret)", file);
+    if (import->info.corrupt)
+        return cli_fail(verb, "%s is marked corrupt; repair it first (qemu-img check -r all)", file);
+    if (import->info.backing[0] != '\0')
+        cli_note("note: %s lies over %s, which is read too", file, import->info.backing);
+    if (import->info.snapshots > 0)
+        cli_note("note: the %u snapshots inside %s are not taken along", import->info.snapshots, file);
+    return CLI_DONE;
+}
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+// The copy, and the name at the end. Runs while `lease` is open.
+static int copy(struct import *import, const json_t *ready, int lease_fd, json_t **ret_volume)
+{
+    const struct verb *verb = import->verb;
+    struct progress progress = {.what = import->name};
+    struct error err = {0};
+    struct stat after;
+    char *target = qemu_img_nbd(json_fields_get_text(ready, "socket"));
+    int r = qemu_img_convert(import->file, import->format, target, "raw", true, lease_fd, &progress, &err);
+    free(target);
+    if (r < 0)
+        return cli_fail(verb, "%s: %s; nothing was kept", import->file, err.text);
+    if (stat(import->file, &after) < 0 || !is_same(&import->before, &after))
+        return cli_fail(verb, "%s changed while it was read; nothing was kept", import->file);
+    char *path = cli_path("/v1/imports/", json_fields_get_text(ready, "import"), "/commit");
+    *ret_volume = cli_call(import->cli, verb, "POST", path, json_object());
+    free(path);
+    return *ret_volume == NULL ? CLI_FAILED : CLI_DONE;
+}
+
+// Opens the lease: a stream of events whose first says where to write.
+static int with_lease(struct import *import, uint64_t size_bytes, json_t **ret_volume)
+{
+    struct client *lease = NULL;
+    struct error err = {0};
+    json_t *failure = NULL, *ready = NULL;
+    char *event = NULL, text[512];
+    int http_status = 0, status = CLI_FAILED;
+    json_t *body = json_pack("{s:s, s:I}", "name", import->name, "size_bytes", (json_int_t)size_bytes);
+    char *dump = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    if (dump == NULL || strlen(dump) >= sizeof text) {
+        free(dump);
+        return cli_fail(import->verb, "\"%.60s\" cannot be the name of a volume", import->name);
+    }
+    int size = snprintf(text, sizeof text, "%s", dump);
+    free(dump);
+    int r = client_open(
+            cli_run_dir(import->cli), "POST", "/v1/imports", "application/json", size, &lease, &err);
+    if (r == 0)
+        r = client_write(lease, text, (size_t)size, &err);
+    if (r == 0)
+        r = client_answer(lease, &http_status, &err);
+    if (r == 0 && http_status >= 400)
+        r = client_error(lease, http_status, &failure, &err);
+    if (r == 0 && (r = client_event(lease, &event, &ready, &err)) == 0)
+        r = error_set(&err, -EPIPE, "the daemon ended");
+    if (r < 0)
+        cli_fail_call(import->cli, import->verb, &err, failure);
+    else
+        status = copy(import, ready, client_fd(lease), ret_volume);
+    free(event);
+    json_decref(ready);
+    client_close(lease);
+    return status;
+}
+
+int volume_import_file(struct cli *cli, const struct verb *verb, const char *name, const char *file,
+        const char *format, json_t **ret_volume)
+{
+    struct import import = {.cli = cli, .verb = verb, .name = name, .file = file, .format = format};
+    if (stat(file, &import.before) < 0)
+        return cli_fail(verb, "%s cannot be read: %s", file, strerror(errno));
+    if (!S_ISREG(import.before.st_mode) && !S_ISBLK(import.before.st_mode))
+        return cli_fail(verb, "%s is not a file; for a pipe give - and feed it into this command", file);
+    if (S_ISREG(import.before.st_mode) && import.before.st_size == 0)
+        return cli_fail(verb, "%s is empty; a volume needs at least one byte", file);
+    int status = choose_format(&import);
+    if (status != CLI_DONE)
+        return status;
+    bool raw = strcmp(import.format, "raw") == 0 && S_ISREG(import.before.st_mode);
+    uint64_t size = raw ? (uint64_t)import.before.st_size : import.info.virtual_bytes;
+    status = with_lease(&import, size, ret_volume);
+    if (status == CLI_DONE && (uint64_t)json_fields_get_int(*ret_volume, "size_bytes") > size)
+        cli_note("note: %llu bytes of zeros fill the last sector of 512",
+                (unsigned long long)((uint64_t)json_fields_get_int(*ret_volume, "size_bytes") - size));
+    return status;
+}
+
+static int import_stream(
+        struct cli *cli, const struct verb *verb, const char *name, uint64_t expected, json_t **ret_volume)
+{
+    struct client *client;
+    struct error err = {0};
+    json_t *failure = NULL;
+    char after[64] = "/content", *buffer = malloc(STREAM_BYTES), *text = NULL;
+    size_t size;
+    int http_status;
+    if (expected != 0)
+        snprintf(after, sizeof after, "/content?size_bytes=%llu", (unsigned long long)expected);
+    char *path = cli_path("/v1/volumes/", name, after);
+    int r = client_open(cli_run_dir(cli), "PUT", path, "application/octet-stream", -1, &client, &err);
+    free(path);
+    if (r < 0) {
+        free(buffer);
+        return cli_fail(verb, "%s", err.text);
+    }
+    for (;;) {
+        ssize_t got = read(STDIN_FILENO, buffer, STREAM_BYTES);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            r = error_set(
+                    &err, -errno, "standard input cannot be read: %s; nothing was kept", strerror(errno));
+        struct error ignored; // when the daemon has refused, its answer says why
+        if (got <= 0 || client_write(client, buffer, (size_t)got, &ignored) < 0)
+            break;
+    }
+    free(buffer);
+    if (r == 0)
+        r = client_answer(client, &http_status, &err);
+    if (r == 0 && http_status >= 400)
+        r = client_error(client, http_status, &failure, &err);
+    else if (r == 0 && (r = client_read_all(client, &text, &size, &err)) == 0)
+        *ret_volume = json_loadb(text, size, 0, NULL);
+    free(text);
+    client_close(client);
+    if (r < 0)
+        return cli_fail_call(cli, verb, &err, failure);
+    if (json_fields_get_int(*ret_volume, "padding_bytes") > 0)
+        cli_note("note: %lld bytes of zeros fill the last sector of 512",
+                (long long)json_fields_get_int(*ret_volume, "padding_bytes"));
+    return CLI_DONE;
+}
+
+int volume_import(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *format = NULL;
+    uint64_t size = 0;
+    struct args_option options[] = {{"format", 'f', ARGS_TEXT, &format}, {"size", 0, ARGS_SIZE, &size}, {0}};
+    struct args args;
+    json_t *volume = NULL;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
+        return status;
+    bool from_stdin = strcmp(args.items[1], "-") == 0;
+    if (from_stdin && format != NULL && strcmp(format, "raw") != 0)
+        return cli_fail_usage(
+                verb, "standard input can only be raw; save the %s image into a file first", format);
+    if (!from_stdin && size != 0)
+        return cli_fail_usage(
+                verb, "--size says how much must come from standard input; a file has its own size");
+    status = from_stdin ? import_stream(cli, verb, args.items[0], size, &volume)
+                        : volume_import_file(cli, verb, args.items[0], args.items[1], format, &volume);
+    if (status == CLI_DONE && cli->json)
+        cli_print_json(volume);
+    else if (status == CLI_DONE)
+        printf("%s: %s (%lld bytes), imported\n", args.items[0],
+                output_size((uint64_t)json_fields_get_int(volume, "size_bytes")),
+                (long long)json_fields_get_int(volume, "size_bytes"));
+    json_decref(volume);
+    return status;
+}
