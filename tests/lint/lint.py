@@ -137,11 +137,15 @@ def check_format(tree, options):
     if program is None:
         print("skipped: clang-format-14 is not installed (tools/deps test installs it)")
         sys.exit(77)
-    for path in tree.code():
-        done = subprocess.run([program, "--dry-run", "-Werror", "--style=file", path], cwd=tree.root, capture_output=True, text=True)
-        if done.returncode != 0:
-            match = re.search(r":(\d+):\d+: error", done.stderr)
-            tree.fault(path, match.group(1) if match else 1, "white space differs from .clang-format: run clang-format-14 -i on it")
+    files = tree.code()
+    done = subprocess.run([program, "--dry-run", "-Werror", "--style=file", *files], cwd=tree.root, capture_output=True, text=True)
+    seen = set()
+    for path, line in re.findall(r"(?m)^(.+?):(\d+):\d+: error", done.stderr):
+        if path not in seen:
+            tree.fault(path, line, "white space differs from .clang-format: run clang-format-14 -i on it")
+            seen.add(path)
+    if done.returncode != 0 and not seen:
+        tree.fault(".clang-format", 1, f"clang-format-14 failed: {done.stderr.strip()}")
 
 
 def check_places(tree, options):
