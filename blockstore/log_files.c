@@ -346,6 +346,10 @@ static void rotate_finish(struct log *log, struct log_file *file, int result)
         log->queue = images;
     } else {
         log_fail_locked(log, result);
+        file->next = log->spares; // to be closed with the others
+        log->spares = file;
+        log->spare_files++;
+        free(log->rotate_path);
     }
     log->rotation = ROTATION_IDLE;
     log_pump_locked(log, &start);

@@ -74,6 +74,28 @@ static int make_directory(struct loop *loop, const char *directory, struct error
     return 0;
 }
 
+// The store's own name must be durable too, or all of it is gone with its directory entry.
+static int sync_parent(struct loop *loop, const char *directory, struct error *err)
+{
+    char *parent = path_of(directory, "");
+    size_t end = strlen(parent);
+    while (end > 1 && parent[end - 1] == '/')
+        parent[--end] = 0;
+    char *slash = strrchr(parent, '/');
+    if (slash == NULL)
+        strcpy(parent, ".");
+    else
+        slash[slash == parent ? 1 : 0] = 0;
+    struct io_op sync = {.code = IO_FSYNC_DIR, .path = parent};
+    int r = (int)io_sync(loop, &sync);
+    if (r == -EACCES) // somebody else made the directory there, in a place that is not ours to read
+        r = 0;
+    if (r < 0)
+        error_set(err, r, "cannot sync %s: %s", parent, strerror(-r));
+    free(parent);
+    return r;
+}
+
 static void remove_name(void *context, const char *name)
 {
     void **pair = context;
@@ -112,6 +134,8 @@ int store_init(struct loop *loop, const char *directory, const struct store_conf
     log_config.image = empty_image;
     if (r == 0)
         r = log_create(loop, &log_config, err);
+    if (r == 0)
+        r = sync_parent(loop, directory, err);
     if (r == 0)
         r = superblock_write(loop, directory, &sb, err);
     free(log_directory);

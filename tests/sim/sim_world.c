@@ -502,15 +502,33 @@ static void run_event(struct sim_loop *loop)
     loop_set_current(before);
 }
 
+// The earliest event of any loop.
+static struct sim_loop *next_loop(struct sim_world *world, uint64_t *ret_time)
+{
+    struct sim_loop *next = NULL;
+    for (unsigned i = 0; i < world->options.loop_count; i++) {
+        uint64_t time;
+        if (next_time(&world->loop[i], &time) && (next == NULL || time < *ret_time)) {
+            next = &world->loop[i];
+            *ret_time = time;
+        }
+    }
+    return next;
+}
+
 static int sim_run_once(struct loop *handle, bool wait)
 {
     struct sim_loop *loop = (struct sim_loop *)handle;
     struct sim_world *world = loop->world;
-    uint64_t time;
-    if (!next_time(loop, &time))
-        return wait ? -EDEADLK : 0;
-    if (!wait && time > world->now + MICROSECOND) {
-        run_effects(world, world->now + MICROSECOND);
+    uint64_t time, first = 0;
+    bool ready = next_time(loop, &time);
+    if (!ready && wait)
+        return -EDEADLK;
+    if (!wait && (!ready || time > world->now)) {
+        // Whoever polls the loops in turn must see time pass, but no event of another loop may be jumped
+        // over.
+        if (next_loop(world, &first) != NULL)
+            run_effects(world, first);
         return 0;
     }
     run_effects(world, time);
@@ -520,15 +538,8 @@ static int sim_run_once(struct loop *handle, bool wait)
 
 int sim_world_step(struct sim_world *world)
 {
-    struct sim_loop *next = NULL;
     uint64_t at = 0;
-    for (unsigned i = 0; i < world->options.loop_count; i++) {
-        uint64_t time;
-        if (next_time(&world->loop[i], &time) && (next == NULL || time < at)) {
-            next = &world->loop[i];
-            at = time;
-        }
-    }
+    struct sim_loop *next = next_loop(world, &at);
     if (next == NULL)
         return 0;
     run_effects(world, at);

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/crash/crash_run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/crash/rig.h"
+
+struct run {
+    const struct crash_run_options *options;
+    struct crash_run_result *result;
+    uint64_t random; // for the harness's choices; never for the clients'
+    struct sim_options sim;
+    struct workload_options load;
+    struct store_config config;
+    unsigned loop_count;
+    unsigned generation, generations;
+    struct rig rig;
+    struct model *model;
+    struct workload *workload;
+    uint64_t last_io;
+};
+
+__attribute__((format(printf, 2, 3))) static void fail(struct run *run, const char *format, ...)
+{
+    if (run->result->failed)
+        return;
+    run->result->failed = true;
+    run->result->failed_cut = run->rig.world ? sim_world_io_count(run->rig.world) : 0;
+    run->result->failed_generation = run->generation;
+    int used = snprintf(run->result->text, sizeof run->result->text,
+            "seed %" PRIu64 " generation %u cut %" PRIu64 ": ", run->options->seed, run->generation,
+            run->result->failed_cut);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(run->result->text + used, sizeof run->result->text - (size_t)used, format, args);
+    va_end(args);
+}
+
+static uint64_t mix(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t state = a * UINT64_C(0x9e3779b97f4a7c15) + b * UINT64_C(0xd6e8feb86659fd93) + c;
+    return sim_random(&state);
+}
+
+// ---- One crash point ----
+
+static void crash_point(struct run *run)
+{
+    uint64_t io = sim_world_io_count(run->rig.world);
+    uint64_t random = mix(run->options->seed, io, run->generation);
+    bool power = sim_random_below(&random, 100) < 70;
+    uint64_t seed = sim_random(&random);
+    struct sim_options sim = {.loop_count = RIG_LOOPS_MAX,
+            .short_per_mille = run->sim.short_per_mille,
+            .slow_per_mille = 5,
+            .trace = run->options->only_cut ? run->options->trace : NULL};
+    struct sim_world *after = power ? sim_world_after_power_cut(run->rig.world, seed, &sim)
+                                    : sim_world_after_kill(run->rig.world, seed, &sim);
+    struct rig_options options = {.loop_count = 1 + (unsigned)sim_random_below(&random, 3),
+            .seed = seed,
+            .recheck = sim_random_below(&random, 100) < 15,
+            .cut_first = sim_random_below(&random, 100) < 15};
+    struct picture picture;
+    char why[1400];
+    run->result->points++;
+    if (run->options->only_cut && run->options->trace)
+        fprintf(run->options->trace, "==== crash point: %s%s ====\n", power ? "power cut" : "kill",
+                options.cut_first ? ", and power cut during recovery" : "");
+    if (rig_recover(after, &options, &picture, why, sizeof why) < 0) {
+        fail(run, "%s: %s", power ? "power cut" : "kill", why);
+        return;
+    }
+    // A power cut during the recovery from a kill also takes what was never synced.
+    enum model_mode mode = power || options.cut_first ? MODEL_POWER_CUT : MODEL_KILLED;
+    if (!model_judge(run->model, &picture, mode, why, sizeof why))
+        fail(run, "%s%s: %s", power ? "power cut" : "kill",
+                options.cut_first ? ", power cut during recovery" : "", why);
+    picture_free(&picture);
+}
+
+static bool is_crash_point(struct run *run)
+{
+    uint64_t io = sim_world_io_count(run->rig.world);
+    if (io == run->last_io)
+        return false;
+    uint64_t before = run->last_io;
+    run->last_io = io;
+    if (run->options->only_cut != 0)
+        return run->generation == run->options->only_generation && before < run->options->only_cut &&
+               io >= run->options->only_cut;
+    if (run->options->points == 0)
+        return true;
+    uint64_t expected = (uint64_t)run->load.operations * run->generations * 6;
+    return mix(run->options->seed, io, 77 + run->generation) % expected < run->options->points;
+}
+
+// ---- Running ----
+
+static bool healthy(struct run *run)
+{
+    if (workload_failure(run->workload) != NULL)
+        fail(run, "live: %s", workload_failure(run->workload));
+    else if (sim_world_violation(run->rig.world) != NULL)
+        fail(run, "contract of the I/O seam: %s", sim_world_violation(run->rig.world));
+    return !run->result->failed;
+}
+
+static bool step(struct run *run)
+{
+    if (sim_world_step(run->rig.world) == 0 && !workload_quiet(run->workload)) {
+        fail(run, "nothing is left to happen, and requests are not answered");
+        return false;
+    }
+    return healthy(run);
+}
+
+// Lets everything unanswered be answered. Timers may go on for ever; a hang is a very long time without an
+// answer.
+static bool quiesce(struct run *run)
+{
+    workload_pause(run->workload, true);
+    uint64_t limit = sim_world_now_ns(run->rig.world) + UINT64_C(600000000000);
+    while (!workload_quiet(run->workload)) {
+        if (!step(run))
+            return false;
+        if (is_crash_point(run) && !sim_world_is_cut(run->rig.world))
+            crash_point(run);
+        if (run->result->failed)
+            return false;
+        if (sim_world_now_ns(run->rig.world) > limit) {
+            fail(run, "requests are not answered within ten minutes of virtual time");
+            return false;
+        }
+    }
+    sim_world_settle(run->rig.world);
+    return healthy(run);
+}
+
+struct flush_call {
+    struct volume_io io;
+    bool done;
+    int result;
+};
+
+static void flush_done(struct volume_io *io, int result)
+{
+    struct flush_call *call = (struct flush_call *)io;
+    call->done = true;
+    call->result = result;
+}
+
+// Makes everything so far durable, through any volume.
+static int flush(struct run *run, const struct picture *picture)
+{
+    struct volume *volume;
+    if (picture->volume_count == 0 || volume_open(run->rig.store, picture->volumes[0].info.id, &volume) < 0)
+        return -ENOENT;
+    struct flush_call call = {.io = {.op = VOLUME_FLUSH, .done = flush_done}};
+    uint64_t began = model_tick(run->model);
+    volume_submit(volume, &call.io);
+    if (sim_world_run_until(run->rig.world, &call.done) < 0)
+        fail(run, "a flush is never answered");
+    volume_close(volume);
+    if (call.done && call.result == 0)
+        model_flushed(run->model, began);
+    sim_world_settle(run->rig.world);
+    return call.result;
+}
+
+static bool diff_note(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
+{
+    struct picture_content *reported = context;
+    for (uint64_t i = offset / BLOCK_SIZE;
+            i < (offset + length + BLOCK_SIZE - 1) / BLOCK_SIZE && i < reported->count; i++)
+        reported->kinds[i] = 1;
+    return true;
+}
+
+// base_diff against the bytes, for two bases of one volume.
+static void check_diff(struct run *run, const struct picture_base *older, const struct picture_base *newer)
+{
+    struct base *a, *b;
+    if (older->content.count != newer->content.count || older->content.size_bytes >= UINT64_C(1) << 40 ||
+            base_open(run->rig.store, older->info.id, &a) < 0)
+        return;
+    if (base_open(run->rig.store, newer->info.id, &b) == 0) {
+        uint8_t kinds[newer->content.count + 1];
+        memset(kinds, 0, sizeof kinds);
+        struct picture_content reported = {.count = newer->content.count, .kinds = kinds};
+        int result = base_diff(a, b, diff_note, &reported);
+        for (uint64_t i = 0; i < reported.count && result == 0; i++) {
+            const uint8_t *x = older->content.bytes + i * BLOCK_SIZE,
+                          *y = newer->content.bytes + i * BLOCK_SIZE;
+            bool same = memcmp(x, y, BLOCK_SIZE) == 0,
+                 zero = x[0] == 0 && memcmp(x, x + 1, BLOCK_SIZE - 1) == 0;
+            if (kinds[i] == 0 && (!same || older->content.kinds[i] != newer->content.kinds[i]))
+                fail(run, "base_diff %" PRIu64 " %" PRIu64 " misses block %" PRIu64, older->info.id.value,
+                        newer->info.id.value, i);
+            if (kinds[i] != 0 && same && !zero)
+                fail(run, "base_diff %" PRIu64 " %" PRIu64 " reports block %" PRIu64 ", which is the same",
+                        older->info.id.value, newer->info.id.value, i);
+        }
+        if (result < 0)
+            fail(run, "base_diff answered %d", result);
+        base_close(b);
+    }
+    base_close(a);
+}
+
+// The store's own counts against what can be seen from outside.
+static void check_stat(struct run *run, const struct picture *picture)
+{
+    struct store_stat stat;
+    store_stat(run->rig.store, &stat);
+    if (stat.volumes != picture->volume_count || stat.bases != picture->base_count ||
+            stat.docs != picture->doc_count)
+        fail(run,
+                "store_stat counts %" PRIu64 " volumes, %" PRIu64 " bases, %" PRIu64
+                " docs instead of %zu, %zu, %zu",
+                stat.volumes, stat.bases, stat.docs, picture->volume_count, picture->base_count,
+                picture->doc_count);
+    if (stat.log_used_bytes + stat.log_spare_bytes > stat.log_budget_bytes)
+        fail(run, "the log takes %" PRIu64 " + %" PRIu64 " bytes of a budget of %" PRIu64,
+                stat.log_used_bytes, stat.log_spare_bytes, stat.log_budget_bytes);
+    if (stat.durable_seq > stat.acknowledged_seq || stat.acknowledged_seq > stat.appended_seq)
+        fail(run, "log positions are out of order");
+}
+
+static void expect_same(
+        struct run *run, struct sim_world *after, const struct picture *live, const char *what)
+{
+    struct rig_options options = {
+            .loop_count = 1 + (unsigned)(sim_random(&run->random) % 3), .seed = sim_random(&run->random)};
+    struct picture picture;
+    char why[900];
+    run->result->points++;
+    if (rig_recover(after, &options, &picture, why, sizeof why) < 0) {
+        fail(run, "%s at a quiet moment: %s", what, why);
+        return;
+    }
+    if (picture_differ(live, &picture, why, sizeof why))
+        fail(run, "%s at a quiet moment; live and recovered differ: %s", what, why);
+    picture_free(&picture);
+}
+
+static void quiet_check(struct run *run)
+{
+    if (!quiesce(run))
+        return;
+    struct picture live;
+    char why[1200];
+    run->result->quiet_checks++;
+    if (picture_take(run->rig.world, run->rig.store, false, &live) < 0) {
+        fail(run, "live: %s answered %d", live.where, live.first_error);
+    } else if (!model_judge(run->model, &live, MODEL_LIVE, why, sizeof why)) {
+        fail(run, "live: %s", why);
+    } else {
+        bool traced = run->options->only_cut == sim_world_io_count(run->rig.world) &&
+                      run->generation == run->options->only_generation;
+        struct sim_options sim = {.loop_count = RIG_LOOPS_MAX, .trace = traced ? run->options->trace : NULL};
+        check_stat(run, &live);
+        expect_same(run, sim_world_after_kill(run->rig.world, sim_random(&run->random), &sim), &live, "kill");
+        if (!run->result->failed && sim_random(&run->random) % 2 && flush(run, &live) == 0)
+            expect_same(run, sim_world_after_power_cut(run->rig.world, sim_random(&run->random), &sim), &live,
+                    "power cut after a flush");
+        for (size_t i = 0; i < live.base_count; i++)
+            for (size_t j = 0; j < live.base_count; j++)
+                if (i != j && live.bases[i].info.source.value == live.bases[j].info.source.value &&
+                        !run->result->failed)
+                    check_diff(run, &live.bases[i], &live.bases[j]);
+    }
+    if (!run->result->failed)
+        model_observe(run->model, &live);
+    picture_free(&live);
+    workload_pause(run->workload, false);
+}
+
+// After an injected error the writers may have stopped; reads go on, and show all that was answered.
+static void check_after_fault(struct run *run)
+{
+    if (!quiesce(run))
+        return;
+    struct picture live;
+    char why[1200];
+    if (picture_take(run->rig.world, run->rig.store, false, &live) < 0)
+        fail(run, "live, after an injected error: %s answered %d", live.where, live.first_error);
+    else if (!model_judge(run->model, &live, MODEL_LIVE, why, sizeof why))
+        fail(run, "live, after an injected error: %s", why);
+    picture_free(&live);
+}
+
+static void generation(struct run *run)
+{
+    run->load.faults = run->options->workload.faults || (run->options->fault != NULL && run->generation == 0);
+    run->workload = workload_create(run->rig.world, run->rig.store, run->model,
+            mix(run->options->seed, run->generation, 5), &run->load);
+    const struct sim_fault *fault = run->generation == 0 ? run->options->fault : NULL;
+    if (fault != NULL)
+        sim_world_fault(run->rig.world, fault);
+    unsigned next_check = 40 + (unsigned)(sim_random(&run->random) % 60);
+    run->last_io = sim_world_io_count(run->rig.world);
+    while (workload_poll(run->workload) || !workload_quiet(run->workload)) {
+        if (!step(run))
+            return;
+        if (is_crash_point(run))
+            crash_point(run);
+        if (run->result->failed)
+            return;
+        if (workload_started(run->workload) >= next_check && fault == NULL) {
+            quiet_check(run);
+            next_check += 40 + (unsigned)(sim_random(&run->random) % 60);
+            if (run->result->failed)
+                return;
+        }
+    }
+    if (fault != NULL)
+        check_after_fault(run);
+    else
+        quiet_check(run);
+}
+
+// Ends a generation: a kill, a power cut, or a clean close. The next one starts over what was recovered.
+static void next_generation(struct run *run)
+{
+    uint64_t how = sim_random_below(&run->random, 3);
+    struct sim_world *old = run->rig.world, *after;
+    uint64_t operations = model_tick(run->model) + 1000000 * (run->generation + 1),
+             seed = sim_random(&run->random);
+    char why[1200];
+    workload_destroy(run->workload);
+    run->workload = NULL;
+    if (how == 0) {
+        if (!rig_close(&run->rig, why, sizeof why))
+            fail(run, "clean close: %s", why);
+        after = sim_world_after_power_cut(old, seed, &run->sim);
+    } else {
+        after = how == 1 ? sim_world_after_power_cut(old, seed, &run->sim)
+                         : sim_world_after_kill(old, seed, &run->sim);
+        sim_world_cut(old);
+        if (!rig_close(&run->rig, why, sizeof why))
+            fail(run, "close after the cut: %s", why);
+    }
+    run->result->io_events += sim_world_io_count(old);
+    run->result->fault_hit = run->result->fault_hit || sim_world_faults_hit(old) > 0;
+    sim_world_destroy(old);
+    run->rig = (struct rig){.world = after};
+    struct picture picture;
+    run->generation++;
+    run->result->points++;
+    if (run->result->failed) {
+        return;
+    } else if (rig_open(&run->rig, after, run->loop_count, why, sizeof why) < 0) {
+        fail(run, "%s: %s", how == 0 ? "reopened" : how == 1 ? "power cut" : "kill", why);
+    } else if (picture_take(after, run->rig.store, false, &picture) < 0) {
+        fail(run, "recovered: %s answered %d", picture.where, picture.first_error);
+        picture_free(&picture);
+    } else {
+        // A clean close has synced everything.
+        enum model_mode mode = how == 1 ? MODEL_POWER_CUT : MODEL_KILLED;
+        if (!model_judge(run->model, &picture, mode, why, sizeof why))
+            fail(run, "%s: %s", how == 0 ? "reopened" : how == 1 ? "power cut" : "kill", why);
+        FILE *trace = run->model->trace;
+        run->model = model_destroy(run->model);
+        run->model = model_from_picture(&picture, operations);
+        run->model->trace = trace;
+        picture_free(&picture);
+    }
+}
+
+static void configure(struct run *run)
+{
+    const struct crash_run_options *options = run->options;
+    run->loop_count = 1 + (unsigned)sim_random_below(&run->random, 3);
+    run->sim = options->sim;
+    run->sim.loop_count = RIG_LOOPS_MAX;
+    run->sim.trace = options->trace;
+    if (!options->sim_given) {
+        run->sim.short_per_mille = sim_random(&run->random) % 2 ? 30 : 0;
+        run->sim.slow_per_mille = sim_random(&run->random) % 2 ? 20 : 2;
+        run->sim.stall_per_mille = sim_random(&run->random) % 2 ? 30 : 0;
+    }
+    run->load = options->workload;
+    if (run->load.clients == 0)
+        run->load = (struct workload_options){.clients = 1 + (unsigned)sim_random_below(&run->random, 6),
+                .operations = 60 + (unsigned)sim_random_below(&run->random, 200),
+                .max_volumes = 2 + (unsigned)sim_random_below(&run->random, 6),
+                .max_blocks = 4 + sim_random_below(&run->random, sim_random(&run->random) % 4 ? 60 : 200),
+                .vast = sim_random(&run->random) % 3 == 0};
+    if (options->operations != 0)
+        run->load.operations = options->operations;
+    run->config = options->store;
+    if (run->config.log_file_bytes == 0) {
+        run->config.log_file_bytes = UINT64_C(256) * 1024 << sim_random_below(&run->random, 3);
+        run->config.log_budget_bytes = run->config.log_file_bytes * (4 + sim_random_below(&run->random, 12));
+        run->config.spare_log_files = 1 + (uint32_t)sim_random_below(&run->random, 3);
+    }
+    run->generations =
+            options->generations ? options->generations : 1 + (unsigned)sim_random_below(&run->random, 3);
+}
+
+void crash_run(const struct crash_run_options *options, struct crash_run_result *ret_result)
+{
+    *ret_result = (struct crash_run_result){0};
+    struct run run = {.options = options, .result = ret_result, .random = mix(options->seed, 1, 2)};
+    configure(&run);
+    struct sim_world *world = sim_world_create(mix(options->seed, 3, 4), &run.sim);
+    char why[900];
+    run.rig.world = world;
+    run.model = model_create(1);
+    run.model->trace = options->trace;
+    if (rig_init(world, &run.config, why, sizeof why) < 0 ||
+            rig_open(&run.rig, world, run.loop_count, why, sizeof why) < 0)
+        fail(&run, "%s", why);
+    while (!run.result->failed) {
+        generation(&run);
+        ret_result->operations += workload_started(run.workload);
+        if (run.result->failed || run.generation + 1 >= run.generations)
+            break;
+        next_generation(&run);
+    }
+    if (options->at_end != NULL && !run.result->failed)
+        options->at_end(options->context, &run.rig, run.model, ret_result);
+    // The end: the world is cut, so that everything unanswered is answered, and all must come down in order.
+    world = run.rig.world;
+    sim_world_cut(world);
+    if (run.workload != NULL) {
+        workload_pause(run.workload, true);
+        while (!workload_quiet(run.workload) && sim_world_step(world) > 0) {
+        }
+        if (!workload_quiet(run.workload)) {
+            fail(&run, "after a cut, nothing is left to happen and requests are not answered");
+            return; // what they refer to cannot be freed
+        }
+        workload_destroy(run.workload);
+    }
+    if (run.rig.store != NULL && !rig_close(&run.rig, why, sizeof why))
+        fail(&run, "close after a cut: %s", why);
+    ret_result->io_events += sim_world_io_count(world);
+    ret_result->fault_hit = ret_result->fault_hit || sim_world_faults_hit(world) > 0;
+    sim_world_destroy(world);
+    model_destroy(run.model);
+}

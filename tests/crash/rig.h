@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store over a simulated world, and what can be asked of every world: that a store opens, shows a state,
+// shows the same state when it is opened again, and closes without a leftover.
+#pragma once
+
+#include "tests/crash/picture.h"
+
+enum { RIG_LOOPS_MAX = 4 };
+#define RIG_DIRECTORY "/data/store"
+
+struct rig {
+    struct sim_world *world;
+    struct store *store;
+    struct loop *loops[RIG_LOOPS_MAX];
+    unsigned loop_count;
+};
+
+// Creates the parent directory and the store. Returns 0 or -errno with words in `why`.
+int rig_init(struct sim_world *world, const struct store_config *config, char *why, size_t why_size);
+int rig_open(struct rig *rig, struct sim_world *world, unsigned loop_count, char *why, size_t why_size);
+// Closes the store. False (and words) when the world saw a breach of contract, or something is left over.
+bool rig_close(struct rig *rig, char *why, size_t why_size);
+
+// Opens a store in the world, takes its picture and closes it; `tolerant` as in picture_take. With `recheck`,
+// the world is cut or killed again while the recovered store is open, recovered once more, and must show the
+// same.
+struct rig_options {
+    unsigned loop_count;
+    bool tolerant;
+    bool recheck;
+    bool cut_first; // recovery itself is cut by a power cut at some I/O, then done again
+    uint64_t seed;  // for all choices here
+    FILE *trace;
+};
+// Consumes the world. The picture is valid when it returns 0.
+int rig_recover(struct sim_world *world, const struct rig_options *options, struct picture *ret_picture,
+        char *why, size_t why_size);

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/crash/scenarios.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/crash/crash_run.h"
+#include "tests/crash/script.h"
+
+static const struct store_config small_log = {
+        .log_file_bytes = 256 * 1024, .log_budget_bytes = 4 << 20, .spare_log_files = 2};
+
+static bool take(struct scenario_result *result, const struct crash_run_result *run)
+{
+    result->points += run->points;
+    if (run->failed)
+        snprintf(result->text, sizeof result->text, "%s", run->text);
+    return !run->failed;
+}
+
+// ---- Scripts cut at every step ----
+
+static bool slow_write(struct scenario_result *result)
+{
+    unsigned overlapped = 0;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct script script;
+        script_begin(
+                &script, seed, &small_log, &(struct sim_options){.loop_count = 4, .slow_per_mille = 250});
+        struct model_volume *slow = script_create(&script, 128 * BLOCK_SIZE, NULL);
+        struct model_volume *fast = script_create(&script, 16 * BLOCK_SIZE, NULL);
+        script_cut_always(&script, true);
+        for (unsigned round = 0; round < 4; round++) {
+            struct script_io *large = script_write(&script, slow, 0, 60 * BLOCK_SIZE, 0);
+            struct script_io *small = script_write(&script, fast, round * BLOCK_SIZE, BLOCK_SIZE, 0);
+            struct script_io *fua =
+                    script_write(&script, fast, (4 + round) * BLOCK_SIZE, BLOCK_SIZE, VOLUME_FUA);
+            script_wait(&script, small);
+            struct script_io *flush = script_flush(&script, fast);
+            overlapped += !script_answered(large);
+            script_wait(&script, flush);
+            script_wait(&script, fua);
+            script_wait(&script, large);
+        }
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    snprintf(result->note, sizeof result->note, "%u of 48 flushes began beside a large write in flight",
+            overlapped);
+    return true;
+}
+
+static bool rotation(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4, .slow_per_mille = 20});
+        struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
+        // Unflushed writes fill the file up to its end, a few go beyond it, then one flush.
+        for (unsigned round = 0; round < 4; round++) {
+            for (unsigned i = 0; i < 5; i++)
+                script_wait(
+                        &script, script_write(&script, volume, (i * 9) % 48 * BLOCK_SIZE, 9 * BLOCK_SIZE, 0));
+            script_cut_always(&script, true);
+            for (unsigned i = 0; i < 4; i++)
+                script_wait(&script,
+                        script_write(&script, volume, (5 + i) * BLOCK_SIZE, (2 + i) * BLOCK_SIZE, 0));
+            script_wait(&script, script_flush(&script, volume));
+            script_cut_always(&script, false);
+        }
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
+static bool fork_race(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log,
+                &(struct sim_options){.loop_count = 4, .slow_per_mille = 100, .stall_per_mille = 100});
+        struct model_volume *volume = script_create(&script, 32 * BLOCK_SIZE, NULL);
+        script_wait(&script, script_write(&script, volume, 0, 32 * BLOCK_SIZE, 0));
+        script_cut_always(&script, true);
+        for (unsigned round = 0; round < 4; round++) {
+            // Two writes over one another, and a freeze between them.
+            struct script_io *first =
+                    script_write(&script, volume, round * 2 * BLOCK_SIZE, 4 * BLOCK_SIZE, 0);
+            struct script_io *fork = script_fork(&script, volume);
+            struct script_io *second =
+                    script_write(&script, volume, (round * 2 + 1) * BLOCK_SIZE, 4 * BLOCK_SIZE, 0);
+            script_wait(&script, first);
+            script_wait(&script, second);
+            script_wait(&script, fork);
+            script_look(&script);
+        }
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
+// ---- The N-th call fails ----
+
+static bool sweep(struct scenario_result *result, enum io_code code, int error, const char *path,
+        uint64_t bytes, unsigned *runs)
+{
+    for (uint64_t nth = 1;; nth++) {
+        struct sim_fault fault = {
+                .code = code, .nth = nth, .error = error, .path_part = path, .bytes = bytes};
+        struct crash_run_options options = {.seed = 1000 + nth,
+                .points = 12,
+                .generations = 2,
+                .operations = 40,
+                .store = small_log,
+                .fault = &fault};
+        // One seed for the clients' choices, so that N walks along one and the same run.
+        options.seed = 4242 + (uint64_t)code;
+        struct crash_run_result run;
+        crash_run(&options, &run);
+        (*runs)++;
+        if (!take(result, &run)) {
+            char text[1200];
+            snprintf(text, sizeof text, "%.1100s", result->text);
+            snprintf(result->text, sizeof result->text, "error %d at call %" PRIu64 " of kind %d (%s): %s",
+                    error, nth, code, path ? path : "any file", text);
+            return false;
+        }
+        if (!run.fault_hit)
+            return true;
+        if (nth > 60)
+            nth += nth / 16; // the end of a long run is sampled
+    }
+}
+
+static bool failing_calls(struct scenario_result *result)
+{
+    unsigned runs = 0;
+    bool good = sweep(result, IO_WRITE, EIO, NULL, 0, &runs) &&
+                sweep(result, IO_FDATASYNC, EIO, NULL, 0, &runs) &&
+                sweep(result, IO_FSYNC_DIR, EIO, NULL, 0, &runs) &&
+                sweep(result, IO_RENAME, EIO, NULL, 0, &runs) &&
+                sweep(result, IO_OPEN, EIO, NULL, 0, &runs) && sweep(result, IO_UNLINK, EIO, NULL, 0, &runs);
+    snprintf(result->note, sizeof result->note, "%u runs, each with one call failing, until a run met none",
+            runs);
+    return good;
+}
+
+static bool no_room_for_spares(struct scenario_result *result)
+{
+    unsigned runs = 0;
+    bool good = sweep(result, IO_WRITE, ENOSPC, "spare", 0, &runs) &&
+                sweep(result, IO_OPEN, ENOSPC, "spare", 0, &runs);
+    for (uint64_t seed = 1; seed <= 20 && good; seed++, runs++) {
+        struct crash_run_options options = {.seed = seed,
+                .points = 20,
+                .generations = 2,
+                .operations = 150,
+                .store = small_log,
+                .sim = {.capacity_bytes = (4 + seed % 6) * 256 * 1024 + 64 * 1024, .slow_per_mille = 10},
+                .sim_given = true};
+        struct crash_run_result run;
+        crash_run(&options, &run);
+        good = take(result, &run);
+    }
+    snprintf(result->note, sizeof result->note, "%u runs", runs);
+    return good;
+}
+
+static bool short_transfers(struct scenario_result *result)
+{
+    unsigned runs = 0;
+    bool good =
+            sweep(result, IO_WRITE, 0, NULL, BLOCK_SIZE, &runs) && sweep(result, IO_READ, 0, NULL, 1, &runs);
+    for (uint64_t seed = 1; seed <= 15 && good; seed++, runs++) {
+        struct crash_run_options options = {.seed = seed,
+                .points = 20,
+                .operations = 120,
+                .sim = {.short_per_mille = 400, .slow_per_mille = 10},
+                .sim_given = true};
+        struct crash_run_result run;
+        crash_run(&options, &run);
+        good = take(result, &run);
+    }
+    snprintf(result->note, sizeof result->note, "%u runs", runs);
+    return good;
+}
+
+// ---- Log space ----
+
+// Live data is a quarter of the budget: whatever is rewritten, there must always be room.
+static bool never_full(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct crash_run_options options = {.seed = seed,
+                .points = 10,
+                .generations = 2,
+                .operations = 1500,
+                .store = small_log,
+                .workload = {.clients = 3,
+                        .max_volumes = 2,
+                        .max_blocks = 120,
+                        .never_full = true,
+                        .rewrite_only = true}};
+        options.workload.operations = options.operations;
+        struct crash_run_result run;
+        crash_run(&options, &run);
+        if (!take(result, &run))
+            return false;
+    }
+    snprintf(result->note, sizeof result->note, "10 runs of 3000 rewrites over 2 small volumes");
+    return true;
+}
+
+// A full log: writes are refused in words, a deletion is not, and then there is room again.
+static bool full_and_back(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        struct model_volume *kept = script_create(&script, 16 * BLOCK_SIZE, NULL);
+        script_wait(&script, script_write(&script, kept, 0, 16 * BLOCK_SIZE, VOLUME_FUA));
+        struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
+        script_allow(&script, -ENOSPC);
+        int answer = 0;
+        for (uint64_t at = 0; at < 1900 && answer == 0; at += 20)
+            answer = script_wait(&script, script_write(&script, large, at * BLOCK_SIZE, 20 * BLOCK_SIZE, 0));
+        if (answer != -ENOSPC)
+            script_fail(&script, "8 MB went into a log of 4 MiB");
+        script_allow(&script, 0);
+        script_cut_always(&script, true);
+        script_delete(&script, large);
+        script_cut_always(&script, false);
+        for (uint64_t at = 0; at < 200; at++)
+            script_wait(&script, script_write(&script, kept, at % 16 * BLOCK_SIZE, BLOCK_SIZE, 0));
+        script_wait(&script, script_flush(&script, kept));
+        script_look(&script);
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
+// ---- Power cuts during start-up ----
+
+static bool cut_in_recovery(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
+        for (unsigned i = 0; i < 40; i++)
+            script_wait(&script, script_write(&script, volume, i * 7 % 56 * BLOCK_SIZE, 8 * BLOCK_SIZE,
+                                         i % 8 == 0 ? VOLUME_FUA : 0));
+        script_interrupt_recovery(&script);
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
+static bool cut_in_init(struct scenario_result *result)
+{
+    unsigned opened = 0, refused = 0;
+    for (uint64_t io = 1;; io++) {
+        bool complete = false;
+        for (uint64_t seed = 1; seed <= 6; seed++) {
+            struct sim_world *world = sim_world_create(seed, &(struct sim_options){.loop_count = 4});
+            char why[900] = "";
+            sim_world_cut_at(world, io);
+            complete = rig_init(world, &small_log, why, sizeof why) == 0;
+            struct sim_world *after = sim_world_after_power_cut(world, seed * 1000 + io, NULL);
+            bool left = sim_world_in_flight(world) > 0;
+            sim_world_destroy(world);
+            struct picture picture;
+            int answer = rig_recover(
+                    after, &(struct rig_options){.loop_count = 2, .seed = seed}, &picture, why, sizeof why);
+            result->points++;
+            opened += answer == 0;
+            refused += answer < 0;
+            if (left || (complete && answer < 0) || (answer == 0 && picture.volume_count > 0)) {
+                snprintf(result->text, sizeof result->text,
+                        "store_init cut at I/O %" PRIu64 ", seed %" PRIu64 ": %s%s", io, seed,
+                        left ? "left operations in flight " : "", why);
+                return false;
+            }
+            if (answer == 0)
+                picture_free(&picture);
+        }
+        if (complete)
+            break;
+    }
+    snprintf(result->note, sizeof result->note, "%u were empty stores, %u were refused", opened, refused);
+    return true;
+}
+
+// ---- Damage ----
+
+struct flipping {
+    struct scenario_result *result;
+    uint64_t seed;
+    unsigned refused, unreadable, harmless;
+};
+
+// A flipped bit anywhere gives an error or right data.
+static void flip_bits(void *context, struct rig *rig, struct model *model, struct crash_run_result *run)
+{
+    struct flipping *flipping = context;
+    uint64_t random = flipping->seed;
+    // Two flushes with a record between them: what the first promised is on record as durable.
+    struct script script;
+    script_join(&script, rig, model);
+    struct model_volume *last = script_create(&script, BLOCK_SIZE, NULL);
+    script_wait(&script, script_flush(&script, last));
+    script_raw_write_and_flush(&script, last);
+    for (unsigned i = 0; i < 150 && !run->failed; i++) {
+        struct sim_world *after = sim_world_after_kill(rig->world, i, &(struct sim_options){.loop_count = 4});
+        struct sim_disk *disk = sim_world_disk(after);
+        size_t files = 0;
+        while (sim_disk_path(disk, files) != NULL)
+            files++;
+        char path[200];
+        snprintf(path, sizeof path, "%s", sim_disk_path(disk, sim_random_below(&random, files)));
+        uint64_t size = (uint64_t)sim_disk_size(disk, path), offset = 0;
+        uint8_t byte = 0;
+        if (size == 0) {
+            sim_world_destroy(after);
+            continue;
+        }
+        // Half of the time the beginning of a block, where headers are.
+        for (unsigned attempt = 0; attempt < 200 && byte == 0; attempt++) {
+            offset = sim_random_below(&random, size);
+            if (sim_random(&random) % 2)
+                offset = offset / BLOCK_SIZE * BLOCK_SIZE + sim_random_below(&random, 200);
+            sim_disk_peek(disk, path, offset, &byte, 1);
+        }
+        sim_disk_flip(disk, path, offset, (unsigned)sim_random_below(&random, 8));
+        struct picture picture;
+        char why[1300];
+        int answer = rig_recover(after, &(struct rig_options){.loop_count = 2, .tolerant = true, .seed = i},
+                &picture, why, sizeof why);
+        run->points++;
+        if (answer == -EPROTO || answer == -EDEADLK) {
+            run->failed = true;
+        } else if (answer < 0) {
+            flipping->refused++;
+            continue;
+        } else {
+            flipping->unreadable += picture.first_error != 0;
+            flipping->harmless += picture.first_error == 0;
+            run->failed = !model_judge(model, &picture, MODEL_POWER_CUT, why, sizeof why);
+            picture_free(&picture);
+        }
+        if (run->failed)
+            snprintf(run->text, sizeof run->text, "seed %" PRIu64 ": a bit flipped in %s at %" PRIu64 ": %s",
+                    flipping->seed, path, offset, why);
+    }
+}
+
+static bool bit_flips(struct scenario_result *result)
+{
+    struct flipping flipping = {.result = result};
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        flipping.seed = seed;
+        struct crash_run_options options = {.seed = seed,
+                .points = 1,
+                .generations = 1 + seed % 2,
+                .operations = 120,
+                .store = small_log,
+                .at_end = flip_bits,
+                .context = &flipping};
+        struct crash_run_result run;
+        crash_run(&options, &run);
+        if (!take(result, &run))
+            return false;
+    }
+    snprintf(result->note, sizeof result->note,
+            "%u stores refused to open, %u had unreadable blocks, %u showed all of it", flipping.refused,
+            flipping.unreadable, flipping.harmless);
+    return true;
+}
+
+const struct scenario scenarios[] = {
+        {"slow-write", "an acknowledged write beside a slow large one", slow_write},
+        {"rotation", "writes across a change of the log file, then one flush", rotation},
+        {"fork-race", "writes in flight while their volume is forked", fork_race},
+        {"failing-calls", "an error at the N-th write, sync, rename, open, unlink", failing_calls},
+        {"no-room", "no room on the file system for new log files", no_room_for_spares},
+        {"short-transfers", "short reads and writes everywhere", short_transfers},
+        {"never-full", "rewriting little data for ever in a small log", never_full},
+        {"full-and-back", "a full log, a deletion, and room again", full_and_back},
+        {"cut-in-recovery", "power cuts at every I/O of a recovery", cut_in_recovery},
+        {"cut-in-init", "power cuts at every I/O of store_init", cut_in_init},
+        {"bit-flips", "flipped bits in every kind of stored structure", bit_flips},
+};
+const size_t scenarios_count = sizeof scenarios / sizeof scenarios[0];

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/crash/script.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "snapshot/txn.h"
+
+struct script_io {
+    struct volume_io io; // first
+    struct script *script;
+    struct model_op *op;
+    uint64_t began;
+    bool done, flush;
+    int result;
+};
+
+static struct sim_world *world_of(struct script *script)
+{
+    return script->rig.world;
+}
+
+__attribute__((format(printf, 2, 3))) static void fail(struct script *script, const char *format, ...)
+{
+    if (script->failed)
+        return;
+    script->failed = true;
+    int used = snprintf(script->text, sizeof script->text, "script seed %" PRIu64 " I/O %" PRIu64 ": ",
+            script->seed, sim_world_io_count(world_of(script)));
+    va_list args;
+    va_start(args, format);
+    vsnprintf(script->text + used, sizeof script->text - (size_t)used, format, args);
+    va_end(args);
+}
+
+void script_fail(struct script *script, const char *text)
+{
+    fail(script, "%s", text);
+}
+
+void script_begin(struct script *script, uint64_t seed, const struct store_config *config,
+        const struct sim_options *sim)
+{
+    *script = (struct script){.seed = seed};
+    char why[900];
+    struct sim_world *world = sim_world_create(seed, sim);
+    script->rig.world = world;
+    script->model = model_create(1);
+    if (rig_init(world, config, why, sizeof why) < 0 ||
+            rig_open(&script->rig, world, 1 + seed % 3, why, sizeof why) < 0)
+        fail(script, "%s", why);
+}
+
+void script_join(struct script *script, const struct rig *rig, struct model *model)
+{
+    *script = (struct script){.rig = *rig, .model = model, .joined = true};
+}
+
+void script_cut_always(struct script *script, bool on)
+{
+    script->cut_always = on;
+    script->last_io = sim_world_io_count(world_of(script));
+}
+
+void script_allow(struct script *script, int error)
+{
+    script->allowed = error;
+}
+
+// ---- Crash points ----
+
+static void crash(struct script *script, bool power, bool recheck, const struct picture *same_as)
+{
+    uint64_t io = sim_world_io_count(world_of(script)), random = script->seed * 1000003 + io * 2 + power;
+    uint64_t seed = sim_random(&random);
+    struct sim_options sim = {.loop_count = 4};
+    struct sim_world *after = power ? sim_world_after_power_cut(world_of(script), seed, &sim)
+                                    : sim_world_after_kill(world_of(script), seed, &sim);
+    struct rig_options options = {.loop_count = 1 + (unsigned)(seed % 3), .seed = seed, .recheck = recheck};
+    struct picture picture;
+    char why[1200];
+    const char *what = power ? "power cut" : "kill";
+    script->points++;
+    if (rig_recover(after, &options, &picture, why, sizeof why) < 0) {
+        fail(script, "%s: %s", what, why);
+        return;
+    }
+    if (!model_judge(script->model, &picture, power ? MODEL_POWER_CUT : MODEL_KILLED, why, sizeof why))
+        fail(script, "%s: %s", what, why);
+    else if (same_as != NULL && picture_differ(same_as, &picture, why, sizeof why))
+        fail(script, "%s; live and recovered differ: %s", what, why);
+    picture_free(&picture);
+}
+
+static void step(struct script *script)
+{
+    if (sim_world_step(world_of(script)) == 0)
+        fail(script, "nothing is left to happen, and a request is not answered");
+    if (sim_world_violation(world_of(script)) != NULL)
+        fail(script, "contract of the I/O seam: %s", sim_world_violation(world_of(script)));
+    uint64_t io = sim_world_io_count(world_of(script));
+    if (!script->cut_always || io == script->last_io || script->failed)
+        return;
+    script->last_io = io;
+    crash(script, io % 3 != 0, io % 16 == 0, NULL);
+}
+
+// ---- Requests ----
+
+static struct script_io *new_io(struct script *script)
+{
+    struct script_io *io = calloc(1, sizeof *io);
+    script->io = realloc(script->io, (script->io_count + 1) * sizeof *script->io);
+    if (io == NULL || script->io == NULL)
+        abort();
+    script->io[script->io_count++] = io;
+    io->script = script;
+    return io;
+}
+
+static void answered(struct script_io *io, int result, bool durable)
+{
+    struct script *script = io->script;
+    io->done = true;
+    io->result = result;
+    if (result < 0 && result != script->allowed && !sim_world_is_cut(world_of(script)))
+        fail(script, "a request answered %d (%s)", result, strerror(-result));
+    if (io->flush && result == 0)
+        model_flushed(script->model, io->began);
+    else if (io->op != NULL)
+        model_end(script->model, io->op, result, durable);
+    io_buffer_free(io->io.buffer);
+    io->io.buffer = NULL;
+}
+
+static void volume_done(struct volume_io *io, int result)
+{
+    answered((struct script_io *)io, result, io->flags & VOLUME_FUA);
+}
+
+static void txn_done(void *context, int result, const struct error *err)
+{
+    answered(context, result, false);
+}
+
+bool script_answered(const struct script_io *io)
+{
+    return io->done;
+}
+
+int script_wait(struct script *script, struct script_io *io)
+{
+    while (!io->done && !script->failed)
+        step(script);
+    return io->result;
+}
+
+static struct volume *handle_of(struct script *script, struct model_volume *volume)
+{
+    size_t id = (size_t)volume->object.id;
+    if (id >= script->handle_count) {
+        script->handle = realloc(script->handle, (id + 1) * sizeof(struct volume *));
+        memset(script->handle + script->handle_count, 0,
+                (id + 1 - script->handle_count) * sizeof(struct volume *));
+        script->handle_count = id + 1;
+    }
+    if (script->handle[id] == NULL &&
+            volume_open(script->rig.store, (struct volume_id){id}, &script->handle[id]) < 0)
+        fail(script, "volume %zu cannot be opened", id);
+    return script->handle[id];
+}
+
+static void submit(struct script *script, struct model_volume *volume, struct script_io *io)
+{
+    struct volume *handle = script->failed ? NULL : handle_of(script, volume);
+    io->io.done = volume_done;
+    if (handle == NULL)
+        answered(io, script->allowed, false); // the script has failed already
+    else
+        volume_submit(handle, &io->io);
+}
+
+struct script_io *script_write(
+        struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length, unsigned flags)
+{
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_WRITE);
+    io->io = (struct volume_io){.op = VOLUME_WRITE,
+            .flags = flags,
+            .offset = offset,
+            .length = length,
+            .buffer = io_buffer_alloc(length)};
+    model_fill(io->op->id, offset, io->io.buffer, length);
+    model_touch(script->model, io->op, volume, offset, length);
+    submit(script, volume, io);
+    return io;
+}
+
+struct script_io *script_flush(struct script *script, struct model_volume *volume)
+{
+    struct script_io *io = new_io(script);
+    io->flush = true;
+    io->began = model_tick(script->model);
+    io->io.op = VOLUME_FLUSH;
+    submit(script, volume, io);
+    return io;
+}
+
+void script_raw_write_and_flush(struct script *script, struct model_volume *volume)
+{
+    script_wait(script, script_write(script, volume, 0, BLOCK_SIZE, 0));
+    struct script_io *io = new_io(script);
+    io->io.op = VOLUME_FLUSH;
+    submit(script, volume, io);
+    script_wait(script, io);
+    sim_world_settle(world_of(script));
+    for (size_t i = 0; i < script->handle_count; i++)
+        script->handle[i] = volume_close(script->handle[i]);
+    for (size_t i = 0; i < script->io_count; i++)
+        free(script->io[i]);
+    free(script->io);
+    free(script->handle);
+    script->io = NULL;
+    script->handle = NULL;
+    script->io_count = script->handle_count = 0;
+}
+
+struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent)
+{
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_TXN);
+    if (script->failed)
+        return model_volume_add(script->model, io->op, 1, VOLUME_DISK, size_bytes, "", parent);
+    struct txn *txn = txn_begin(script->rig.store);
+    struct volume_id id =
+            txn_volume_create(txn, "", VOLUME_DISK, size_bytes, (struct base_id){parent ? parent->id : 0});
+    struct model_volume *volume =
+            model_volume_add(script->model, io->op, id.value, VOLUME_DISK, size_bytes, "", parent);
+    txn_commit(txn, 0, txn_done, io);
+    script_wait(script, io);
+    return volume;
+}
+
+void script_delete(struct script *script, struct model_volume *volume)
+{
+    if (script->failed)
+        return;
+    size_t id = (size_t)volume->object.id;
+    script->handle[id] = volume_close(handle_of(script, volume));
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_TXN);
+    struct txn *txn = txn_begin(script->rig.store);
+    txn_volume_delete(txn, (struct volume_id){id});
+    model_change(script->model, io->op, &volume->object)->exists = false;
+    txn_commit(txn, TXN_RESERVE, txn_done, io);
+    script_wait(script, io);
+}
+
+struct script_io *script_fork(struct script *script, struct model_volume *volume)
+{
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_TXN);
+    if (script->failed) {
+        answered(io, script->allowed, false);
+        return io;
+    }
+    struct txn *txn = txn_begin(script->rig.store);
+    struct model_base *base = model_base_add(
+            script->model, io->op, txn_freeze(txn, (struct volume_id){volume->object.id}).value, volume);
+    struct volume_id child = txn_volume_create(txn, "", VOLUME_DISK, 0, (struct base_id){base->id});
+    model_volume_add(script->model, io->op, child.value, VOLUME_DISK, base->size_bytes, "", base);
+    char body[8] = {0};
+    struct doc doc = {.kind = DOC_SNAPSHOT,
+            .bases = {{base->id}},
+            .base_count = 1,
+            .body = body,
+            .body_bytes = sizeof body};
+    struct model_doc *row = model_doc_add(script->model, 0, DOC_SNAPSHOT, 0, 0);
+    struct model_state *state = model_change(script->model, io->op, &row->object);
+    state->exists = true;
+    state->body_bytes = sizeof body;
+    state->base[0] = base->id;
+    state->base_count = 1;
+    row->object.id = txn_doc_put(txn, &doc, NULL, 0).value;
+    txn_commit(txn, 0, txn_done, io);
+    return io;
+}
+
+// ---- Looking ----
+
+void script_look(struct script *script)
+{
+    for (size_t i = 0; i < script->io_count; i++)
+        script_wait(script, script->io[i]);
+    if (script->failed)
+        return;
+    sim_world_settle(world_of(script));
+    struct picture live;
+    char why[1200];
+    if (picture_take(world_of(script), script->rig.store, false, &live) < 0)
+        fail(script, "live: %s answered %d", live.where, live.first_error);
+    else if (!model_judge(script->model, &live, MODEL_LIVE, why, sizeof why))
+        fail(script, "live: %s", why);
+    sim_world_settle(world_of(script));
+    if (!script->failed)
+        crash(script, false, true, &live);
+    if (!script->failed)
+        model_observe(script->model, &live);
+    picture_free(&live);
+}
+
+void script_interrupt_recovery(struct script *script)
+{
+    struct sim_options sim = {.loop_count = 4};
+    struct sim_world *world = sim_world_after_power_cut(world_of(script), script->seed, &sim);
+    struct picture first, picture;
+    char why[1200];
+    if (script->failed || rig_recover(sim_world_after_kill(world, 1, &sim),
+                                  &(struct rig_options){.loop_count = 2}, &first, why, sizeof why) < 0) {
+        fail(script, "recovery: %s", why);
+        sim_world_destroy(world);
+        return;
+    }
+    if (!model_judge(script->model, &first, MODEL_POWER_CUT, why, sizeof why))
+        fail(script, "power cut: %s", why);
+    bool complete = false;
+    for (uint64_t io = 1; !complete && !script->failed; io++) {
+        // What the interrupted recovery left becomes the start of the next: damage would add up.
+        sim_world_cut_at(world, io);
+        struct rig rig;
+        complete = rig_open(&rig, world, 1 + io % 3, why, sizeof why) == 0;
+        if (complete && !rig_close(&rig, why, sizeof why))
+            fail(script, "recovery cut at I/O %" PRIu64 ": %s", io, why);
+        complete = complete && !sim_world_is_cut(world);
+        struct sim_world *next = sim_world_after_power_cut(world, script->seed * 7919 + io, &sim);
+        sim_world_destroy(world);
+        world = next;
+        script->points++;
+        if (rig_recover(sim_world_after_kill(world, io, &sim), &(struct rig_options){.loop_count = 2},
+                    &picture, why, sizeof why) < 0) {
+            fail(script, "recovery cut at I/O %" PRIu64 ", then: %s", io, why);
+            break;
+        }
+        if (picture_differ(&first, &picture, why, sizeof why))
+            fail(script, "recovery cut at I/O %" PRIu64 " ends in another state: %s", io, why);
+        picture_free(&picture);
+    }
+    picture_free(&first);
+    sim_world_destroy(world);
+}
+
+bool script_end(struct script *script, uint64_t *points, char *text, size_t text_size)
+{
+    char why[900];
+    script_look(script);
+    if (script->failed)
+        sim_world_cut(world_of(script));
+    bool hung = false;
+    for (size_t i = 0; i < script->io_count; i++)
+        while (!script->io[i]->done && !hung)
+            hung = sim_world_step(world_of(script)) == 0;
+    for (size_t i = 0; i < script->handle_count && !hung; i++)
+        volume_close(script->handle[i]);
+    if (!hung && script->rig.store != NULL && !rig_close(&script->rig, why, sizeof why))
+        fail(script, "close: %s", why);
+    for (size_t i = 0; i < script->io_count && !hung; i++)
+        free(script->io[i]);
+    if (!hung) {
+        sim_world_destroy(world_of(script));
+        model_destroy(script->model);
+        free(script->io);
+        free(script->handle);
+    }
+    *points += script->points;
+    if (script->failed)
+        snprintf(text, text_size, "%s", script->text);
+    return !script->failed;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Short scripts over an engine in a simulated world: requests are started and awaited one by one, the model
+// is told, and when asked for every step of the world is a crash point.
+#pragma once
+
+#include "tests/crash/model.h"
+#include "tests/crash/rig.h"
+
+struct script_io;
+
+struct script {
+    struct rig rig;
+    struct model *model;
+    bool joined; // rig and model are the caller's
+    uint64_t seed, points, last_io;
+    bool cut_always;
+    int allowed; // an error that requests may answer
+    struct script_io **io;
+    size_t io_count;
+    struct volume **handle; // per model volume id, sparse
+    size_t handle_count;
+    bool failed;
+    char text[1500];
+};
+
+void script_begin(struct script *script, uint64_t seed, const struct store_config *config,
+        const struct sim_options *sim);
+void script_join(struct script *script, const struct rig *rig, struct model *model);
+// Creates a volume and waits for it; over a base when given. Never NULL.
+struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent);
+void script_delete(struct script *script, struct model_volume *volume); // waits
+
+// Starting; the io stays valid until script_end.
+struct script_io *script_write(
+        struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length, unsigned flags);
+struct script_io *script_flush(struct script *script, struct model_volume *volume);
+struct script_io *script_fork(
+        struct script *script, struct model_volume *volume); // freeze, child and doc in one
+bool script_answered(const struct script_io *io);
+int script_wait(struct script *script, struct script_io *io); // its result
+
+// Writes and flushes without promising the model that it is durable.
+void script_raw_write_and_flush(struct script *script, struct model_volume *volume);
+void script_cut_always(struct script *script, bool on);
+void script_allow(struct script *script, int error); // 0 = none
+void script_fail(struct script *script, const char *text);
+// The live state is judged, and must be what a kill leaves.
+void script_look(struct script *script);
+// A recovery of what is there now is cut at every I/O, again and again, and must end in the same state.
+void script_interrupt_recovery(struct script *script);
+// Waits for everything, looks once more, closes and frees. Returns false and words when anything went wrong.
+bool script_end(struct script *script, uint64_t *points, char *text, size_t text_size);
