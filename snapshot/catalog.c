@@ -298,6 +298,29 @@ static int check_create(struct store *store, struct txn_op *ops, unsigned index,
     return r < 0 ? r : check_volume_name(store, ops, index, err);
 }
 
+static unsigned count_volume(const struct doc *doc, uint64_t volume)
+{
+    unsigned count = 0;
+    for (unsigned k = 0; k < doc->volume_count; k++)
+        count += doc->volumes[k].value == volume ? 1 : 0;
+    return count;
+}
+
+// How many docs name the volume once the operations before `index` are done: docs may go or change in them.
+static unsigned doc_refs_at(struct store *store, struct txn_op *ops, unsigned index)
+{
+    unsigned refs = ops[index].volume->doc_refs;
+    for (unsigned i = 0; i < index; i++) {
+        bool last = ops[i].type == TXN_DOC_DELETE || ops[i].type == TXN_DOC_PUT;
+        for (unsigned j = i + 1; j < index && last; j++)
+            last = ops[j].id != ops[i].id || (ops[j].type != TXN_DOC_DELETE && ops[j].type != TXN_DOC_PUT);
+        struct doc_row *row = last ? catalog_doc(store, ops[i].id) : NULL;
+        refs -= row != NULL ? count_volume(&row->doc, ops[index].id) : 0;
+        refs += last && ops[i].type == TXN_DOC_PUT ? count_volume(&ops[i].doc, ops[index].id) : 0;
+    }
+    return refs;
+}
+
 static int check_existing_volume(struct store *store, struct txn_op *ops, unsigned index, struct error *err)
 {
     struct txn_op *op = &ops[index];
@@ -310,12 +333,7 @@ static int check_existing_volume(struct store *store, struct txn_op *ops, unsign
                 "volume \"%s\" is in use (%u open); stop its sandbox or disconnect its NBD clients first",
                 name, op->volume->opens);
     if (op->type == TXN_VOLUME_DELETE) {
-        unsigned refs = op->volume->doc_refs;
-        for (unsigned i = 0; i < index; i++) {
-            struct doc_row *row = ops[i].type == TXN_DOC_DELETE ? catalog_doc(store, ops[i].id) : NULL;
-            for (unsigned k = 0; row != NULL && k < row->doc.volume_count; k++)
-                refs -= row->doc.volumes[k].value == op->id ? 1 : 0;
-        }
+        unsigned refs = doc_refs_at(store, ops, index);
         if (refs > 0)
             return error_set(err, -EBUSY, "volume \"%s\" (%llu) belongs to a sandbox; remove that first",
                     name, (unsigned long long)op->id);
