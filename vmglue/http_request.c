@@ -85,7 +85,7 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
         json_error_t where;
         request->json = blank == request->body_size ? json_object()
                                                     : json_loadb(request->body, request->body_size,
-                                                              JSON_REJECT_DUPLICATES, &where);
+                                                              JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
         if (request->json == NULL)
             return error_set(err, -EINVAL, "the request's body is not valid JSON: %s (line %d, column %d)",
                     where.text, where.line, where.column);

@@ -273,7 +273,7 @@ int client_error(struct client *client, int status, json_t **ret_json, struct er
     int r = client_read_all(client, &text, &size, err);
     if (r < 0)
         return r;
-    json_t *json = json_loadb(text, size, 0, NULL);
+    json_t *json = json_loadb(text, size, JSON_ALLOW_NUL, NULL);
     const char *message = json_fields_get_text(json_object_get(json, "error"), "message");
     error_set(err, -EREMOTEIO, "%s",
             message[0] != '\0' ? message : "the daemon answered with an error that says nothing");
@@ -309,7 +309,7 @@ int client_call(const char *run_dir, const char *method, const char *path, json_
     if (r == 0 && status >= 400)
         r = client_error(client, status, ret_json, err);
     else if (r == 0 && status != 204 && (r = client_read_all(client, &text, &size, err)) == 0) {
-        *ret_json = json_loadb(text, size, 0, NULL);
+        *ret_json = json_loadb(text, size, JSON_ALLOW_NUL, NULL);
         free(text);
         if (*ret_json == NULL)
             r = error_set(
@@ -374,7 +374,7 @@ int client_event(struct client *client, char **ret_event, json_t **ret_data, str
             event = strdup(client->line + 7);
         } else if (strncmp(client->line, "data: ", 6) == 0) {
             json_decref(data);
-            data = json_loads(client->line + 6, 0, NULL);
+            data = json_loads(client->line + 6, JSON_ALLOW_NUL, NULL);
         }
     }
 }

@@ -112,7 +112,10 @@ int cli_fail_usage(const struct verb *verb, const char *format, ...)
     va_start(args, format);
     say(verb, format, args);
     va_end(args);
-    fprintf(stderr, "`ramet help%s%s` says more\n", verb == NULL ? "" : " ", verb == NULL ? "" : verb->name);
+    // "volume create" is explained by `ramet help volume`.
+    int first = verb == NULL ? 0 : (int)strcspn(verb->name, " ");
+    fprintf(stderr, "`ramet help%s%.*s` says more\n", verb == NULL ? "" : " ", first,
+            verb == NULL ? "" : verb->name);
     return CLI_USAGE;
 }
 
