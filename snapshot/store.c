@@ -77,15 +77,15 @@ static int make_directory(struct loop *loop, const char *directory, struct error
 // The store's own name must be durable too, or all of it is gone with its directory entry.
 static int sync_parent(struct loop *loop, const char *directory, struct error *err)
 {
-    char *parent = path_of(directory, "");
-    size_t end = strlen(parent);
-    while (end > 1 && parent[end - 1] == '/')
-        parent[--end] = 0;
-    char *slash = strrchr(parent, '/');
-    if (slash == NULL)
-        strcpy(parent, ".");
-    else
-        slash[slash == parent ? 1 : 0] = 0;
+    size_t end = strlen(directory);
+    while (end > 1 && directory[end - 1] == '/')
+        end--;
+    while (end > 0 && directory[end - 1] != '/')
+        end--;
+    char *parent =
+            end > 0 ? strndup(directory, end) : strdup("."); // with its slash, so that "/" stays itself
+    if (parent == NULL)
+        abort();
     struct io_op sync = {.code = IO_FSYNC_DIR, .path = parent};
     int r = (int)io_sync(loop, &sync);
     if (r == -EACCES) // somebody else made the directory there, in a place that is not ours to read
