@@ -9,8 +9,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 PROGRAM = "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\nexit 0\n"
-# Stands in for ramet: knows the verb "up" and the pair "volume ls".
-RAMET = '#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n[ "$*" = "help up" ] || [ "$*" = "help volume ls" ]\n'
+# Stands in for ramet: knows the verb "up", and of the verb "volume" the part "ls".
+RAMET = PROGRAM.replace("exit 0", 'case $* in "help up") ;; "help volume") echo "volume import|ls" ;; *) exit 2 ;; esac')
 
 GOOD = {
     "blockstore/io.h": SPDX + "#pragma once\n",
