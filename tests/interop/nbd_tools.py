@@ -113,7 +113,7 @@ class Tools(unittest.TestCase):
 
     def fio(self, name, *options):
         return run("fio", "--name=" + name, "--ioengine=nbd", "--uri=" + self.uri, f"--size={self.SIZE}",
-                   "--verify=crc32c", "--verify_fatal=1", "--randseed=7", *options)
+                   "--verify=crc32c", "--verify_state_save=0", "--verify_fatal=1", "--randseed=7", *options)
 
     def test_fio_verify(self):
         self.fio("mixed", "--rw=randrw", "--rwmixwrite=60", "--bs=4k", "--iodepth=16", "--io_size=48m")
