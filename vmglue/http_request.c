@@ -83,9 +83,10 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
         while (blank < request->body_size && strchr(" \t\r\n", request->body[blank]) != NULL)
             blank++;
         json_error_t where;
-        request->json = blank == request->body_size ? json_object()
-                                                    : json_loadb(request->body, request->body_size,
-                                                              JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+        request->json = blank == request->body_size
+                                ? json_object()
+                                : json_loadb(request->body, request->body_size,
+                                          JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
         if (request->json == NULL)
             return error_set(err, -EINVAL, "the request's body is not valid JSON: %s (line %d, column %d)",
                     where.text, where.line, where.column);
@@ -98,8 +99,13 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
 
 bool http_request_is_gone(struct http_request *request)
 {
+    return http_request_wait_gone(request, 0);
+}
+
+bool http_request_wait_gone(struct http_request *request, unsigned wait_ms)
+{
     if (request->out != NULL && http_pipe_is_broken(request->out))
         return true;
     struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLRDHUP};
-    return poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    return poll(&poll_fd, 1, (int)wait_ms) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }

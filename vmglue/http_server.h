@@ -55,6 +55,8 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity);
 // The client has closed its side or the server is stopping.
 bool http_request_is_gone(struct http_request *request);
+// Waits for that, at most so long.
+bool http_request_wait_gone(struct http_request *request, unsigned wait_ms);
 
 // ---- What goes out; one of these per request ----
 void http_reply_json(struct http_request *request, int status, json_t *body); // steals body

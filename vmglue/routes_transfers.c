@@ -7,7 +7,6 @@
 #include "vmglue/route_json.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 
 enum { WATCH_MS = 100, CONTENT_BYTES = 1 << 20 };
@@ -40,8 +39,8 @@ static void start_import(struct http_request *request)
             json_pack("{s:s, s:s, s:I}", "import", import_export_import_id(session), "socket",
                     import_export_import_socket(session), "size_bytes",
                     (json_int_t)(size + 511) / 512 * 512));
-    while (!http_request_is_gone(request) && !import_export_import_is_done(session))
-        poll(NULL, 0, WATCH_MS);
+    while (!http_request_wait_gone(request, WATCH_MS) && !import_export_import_is_done(session))
+        ;
     import_export_import_end(session);
 }
 
@@ -81,8 +80,8 @@ static void start_export(struct http_request *request)
     http_reply_event(request, "ready",
             json_pack("{s:s, s:I}", "socket", import_export_export_socket(session), "size_bytes",
                     (json_int_t)import_export_export_size(session)));
-    while (!http_request_is_gone(request))
-        poll(NULL, 0, WATCH_MS);
+    while (!http_request_wait_gone(request, WATCH_MS))
+        ;
     import_export_export_end(session);
 }
 

@@ -139,6 +139,13 @@ void sandbox_finish(struct sandbox *sandbox)
     pthread_mutex_unlock(&all->lock);
 }
 
+static const char *shown_state(const struct sandbox *sandbox)
+{
+    bool stopping = sandbox->record.state == SANDBOX_RUNNING && sandbox->op != NULL &&
+                    strcmp(sandbox->op, SANDBOX_BEING_STOPPED) == 0;
+    return stopping ? "stopping" : sandbox_state_name(sandbox->record.state);
+}
+
 static json_t *json_locked(struct sandbox *sandbox)
 {
     const struct sandbox_record *record = &sandbox->record;
@@ -160,8 +167,10 @@ static json_t *json_locked(struct sandbox *sandbox)
         json_object_set_new(json, "reason", json_string(record->reason));
     if (record->state == SANDBOX_STOPPED || record->state == SANDBOX_FAILED)
         json_object_set_new(json, "memory_kept", json_boolean(record->machine.value != 0));
-    if (sandbox->vm != NULL && sandbox->op == NULL)
+    if (sandbox->vm != NULL) {
         json_object_set_new(json, "pid", json_integer(sandbox->vm->pid));
+        json_object_set_new(json, "accel", json_string(sandbox->vm->accel));
+    }
     if (sandbox->op != NULL)
         json_object_set_new(json, "doing", json_string(sandbox->op));
     return json;
@@ -172,8 +181,6 @@ json_t *sandbox_json(struct sandbox *sandbox)
     pthread_mutex_lock(&sandbox->all->lock);
     json_t *json = json_locked(sandbox);
     json_object_del(json, "doing"); // it is the caller who does it
-    if (sandbox->vm != NULL)
-        json_object_set_new(json, "pid", json_integer(sandbox->vm->pid));
     pthread_mutex_unlock(&sandbox->all->lock);
     return json;
 }

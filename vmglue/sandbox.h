@@ -35,7 +35,8 @@ enum { SANDBOX_RUN_DIR_MAX = 64, SANDBOX_FORKS_MAX = 64 };
 
 // Serves the disks of every recorded sandbox, adopts those that run, undoes half-made ones, ends strays.
 int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **ret_all, struct error *err);
-// Ends calls into guests (they fail with -EPIPE) and refuses new ones. Guests run on.
+// Refuses new work, waits for changes under way, ends calls into guests (they fail with -EPIPE). Guests run
+// on.
 void sandbox_quiesce_all(struct sandboxes *all);
 // Lets go of every VMM; guests run on and wait for the next daemon with their I/O. Accepts NULL. *ret_running
 // (may be NULL) is how many run on.

@@ -13,15 +13,9 @@
 
 #include <pthread.h>
 
-enum sandbox_state {
-    SANDBOX_CREATING,
-    SANDBOX_STARTING,
-    SANDBOX_RUNNING,
-    SANDBOX_STOPPING,
-    SANDBOX_STOPPED,
-    SANDBOX_FAILED
-};
+enum sandbox_state { SANDBOX_CREATING, SANDBOX_STARTING, SANDBOX_RUNNING, SANDBOX_STOPPED, SANDBOX_FAILED };
 enum { SANDBOX_ID_SIZE = 24 };
+#define SANDBOX_BEING_STOPPED "being stopped"
 
 // What the doc holds.
 struct sandbox_record {
@@ -113,6 +107,8 @@ int sandbox_vm_serve(
         struct sandbox *sandbox, struct error *err); // NBD, from the keeper's socket when there is one
 void sandbox_vm_end(
         struct sandbox *sandbox); // kills the VMM and takes everything down; any part may be missing
+// A running sandbox whose agent was not reached (at adoption) gets another try.
+int sandbox_vm_reach(struct sandbox *sandbox, struct error *err);
 void sandbox_vm_release(struct sandbox *sandbox); // lets go, the VMM runs on
 void sandbox_vm_clean(
         struct sandboxes *all, const char *id); // folder and keeper's descriptors of one that does not run

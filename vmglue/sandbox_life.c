@@ -180,7 +180,7 @@ int sandbox_check_running(struct sandbox *sandbox, struct error *err)
     snprintf(remedy, sizeof remedy, "ramet start %s", sandbox->record.name);
     if (sandbox->record.state != SANDBOX_RUNNING || sandbox->vm == NULL)
         return wrong_state(sandbox, "running", remedy, err);
-    return 0;
+    return sandbox_vm_reach(sandbox, err);
 }
 
 // ---- stop ----
@@ -210,43 +210,60 @@ static int stop_with_memory(struct sandbox *sandbox, struct sandbox_record *reco
     return r; // written; the caller syncs when the VMM is gone
 }
 
+// What was done to stop the guest is undone: it goes on as if nobody had asked.
+static void let_go_on(struct sandbox *sandbox)
+{
+    struct error err;
+    if (vm_continue(sandbox->vm, &err) < 0)
+        sandbox_log(sandbox->all, "sandbox %s: it cannot be continued: %s", sandbox->record.name, err.text);
+    if (sandbox->agent != NULL && agent_thaw(sandbox->agent, &err) < 0)
+        sandbox_log(
+                sandbox->all, "sandbox %s: its file systems stay frozen: %s", sandbox->record.name, err.text);
+}
+
+static int quieten(struct sandbox *sandbox, bool force, struct error *err)
+{
+    int r = sandbox->agent == NULL ? error_set(err, -EPIPE, "its agent does not answer")
+                                   : agent_sync(sandbox->agent, true, SYNC_TIMEOUT_MS, err);
+    if (r < 0 && !force) {
+        error_prefix(err, "the guest did not confirm that its file systems are clean, so it was not stopped "
+                          "(force stops "
+                          "it as a power cut would)");
+        return r;
+    }
+    r = vm_pause(sandbox->vm, PAUSE_TIMEOUT_MS, err);
+    return force ? 0 : r;
+}
+
 static int stop_disk_only(
         struct sandbox *sandbox, struct sandbox_record *record, bool force, struct error *err)
 {
-    int r = agent_sync(sandbox->agent, true, SYNC_TIMEOUT_MS, err);
-    if (r < 0 && !force) {
-        error_prefix(err, "the guest did not confirm that its file systems are clean, so it was not stopped "
-                          "(force stops it "
-                          "as a power cut would)");
-        return r;
-    }
-    struct error pause_err;
-    if (vm_pause(sandbox->vm, PAUSE_TIMEOUT_MS, &pause_err) < 0 && !force)
-        return error_set(err, pause_err.code, "%s", pause_err.text);
-    r = store_flush(sandbox->all->store);
-    if (r < 0) {
+    int r = quieten(sandbox, force, err);
+    if (r == 0 && (r = store_flush(sandbox->all->store)) < 0)
         error_set(err, r, "the store cannot sync its log: %s", strerror(-r));
-        vm_continue(sandbox->vm, NULL);
-        return r;
+    if (r == 0) {
+        record->state = SANDBOX_STOPPED;
+        record->machine = (struct doc_id){0};
+        record->mapped = (struct base_id){0};
+        r = sandbox_record_commit(sandbox, record, TXN_DURABLE, err);
     }
-    record->state = SANDBOX_STOPPED;
-    record->machine = (struct doc_id){0};
-    record->mapped = (struct base_id){0};
-    return sandbox_record_commit(sandbox, record, TXN_DURABLE, err);
+    if (r < 0)
+        let_go_on(sandbox);
+    return r;
 }
 
 int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
         struct error *err)
 {
     struct sandbox *sandbox;
-    int r = sandbox_begin(all, name, "being stopped", &sandbox, err);
+    int r = sandbox_begin(all, name, SANDBOX_BEING_STOPPED, &sandbox, err);
     if (r < 0)
         return r;
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
     record.reason[0] = '\0';
     if (record.state == SANDBOX_STOPPED)
         r = 0; // it is as asked for
-    else if ((r = sandbox_check_running(sandbox, err)) == 0)
+    else if ((r = sandbox_check_running(sandbox, err)) == 0 || (!memory && force && sandbox->vm != NULL))
         r = memory ? stop_with_memory(sandbox, &record, err) : stop_disk_only(sandbox, &record, force, err);
     if (r == 0) {
         sandbox_record_set(sandbox, &record);

@@ -15,7 +15,6 @@
 static const char *const state_names[] = {[SANDBOX_CREATING] = "creating",
         [SANDBOX_STARTING] = "starting",
         [SANDBOX_RUNNING] = "running",
-        [SANDBOX_STOPPING] = "stopping",
         [SANDBOX_STOPPED] = "stopped",
         [SANDBOX_FAILED] = "failed"};
 

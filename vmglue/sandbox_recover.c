@@ -80,7 +80,6 @@ static void recover(struct sandbox *sandbox)
         sandbox_discard(sandbox);
         break;
     case SANDBOX_STARTING:
-    case SANDBOX_STOPPING:
         sandbox_vm_end(sandbox);
         sandbox_set_state(
                 sandbox, SANDBOX_STOPPED, "the daemon ended while it was being started; start it again");
@@ -313,6 +312,18 @@ void sandbox_quiesce_all(struct sandboxes *all)
     pthread_mutex_lock(&all->lock);
     all->quiesced = true;
     pthread_cond_broadcast(&all->changed);
+    for (;;) {
+        bool busy = false;
+        for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
+            busy = busy ||
+                   sandbox->op != NULL; // a snapshot or fork under way is completed, it needs its agent
+            if (sandbox->op == NULL && sandbox->agent != NULL)
+                agent_break(sandbox->agent);
+        }
+        if (!busy)
+            break;
+        pthread_cond_wait(&all->changed, &all->lock);
+    }
     pthread_mutex_unlock(&all->lock);
 }
 

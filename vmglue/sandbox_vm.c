@@ -25,6 +25,7 @@ enum {
     BOOT_TIMEOUT_MS = 180000,
     RESUME_TIMEOUT_MS = 60000,
     ADOPT_TIMEOUT_MS = 30000,
+    REACH_TIMEOUT_MS = 5000,
     IDENTITY_TIMEOUT_MS = 60000,
 
     KILL_TIMEOUT_MS = 30000
@@ -241,6 +242,14 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     if (r == 0 && agent_was_frozen(sandbox->agent))
         r = agent_thaw(sandbox->agent, err); // the dead daemon had frozen it for a snapshot
     if (r == 0)
+        r = open_memory(sandbox, err);
+    return r;
+}
+
+int sandbox_vm_reach(struct sandbox *sandbox, struct error *err)
+{
+    int r = sandbox->agent == NULL ? connect_agent(sandbox, REACH_TIMEOUT_MS, err) : 0;
+    if (r == 0 && sandbox->memory == NULL)
         r = open_memory(sandbox, err);
     return r;
 }
