@@ -4,9 +4,11 @@
 // What a sandbox is stands in the store as a DOC_SANDBOX doc; every step is written there before it is taken,
 // so that the next daemon can finish or undo it. What runs for it (a VMM process, RUNDIR/vm/<id> with its
 // sockets, two descriptors in the keeper) is named by its id and found again by it.
-//   creating  never handed out yet: a restart removes it     starting  a restart puts it back to stopped
-//   running   a restart adopts the VMM                       stopped   with memory ("machine" set) or with
-//   its disk alone failed    the VMM ended by itself; reason says why; start boots it from its disk
+// - creating: never handed out yet; a restart removes it
+// - starting: a restart puts it back to stopped
+// - running: a restart adopts the VMM (it shows as "stopping" while it is being stopped)
+// - stopped: with its memory ("machine" set), or with its disk alone
+// - failed: the VMM ended by itself, reason says why; start boots it from its disk
 //
 // Threads: any that is not a loop; calls wait. One change of a sandbox at a time: others wait for it.
 // Names in calls are a sandbox's name or id. Errors: -ENOENT, -EBUSY (wrong state, with what to do), -EEXIST,
