@@ -331,6 +331,8 @@ static void next_generation(struct run *run)
     uint64_t operations = model_tick(run->model) + 1000000 * (run->generation + 1),
              seed = sim_random(&run->random);
     char why[1200];
+    struct store_stat stat;
+    store_stat(run->rig.store, &stat);
     workload_destroy(run->workload);
     run->workload = NULL;
     if (how == 0) {
@@ -359,8 +361,9 @@ static void next_generation(struct run *run)
         fail(run, "recovered: %s answered %d", picture.where, picture.first_error);
         picture_free(&picture);
     } else {
-        // A clean close has synced everything.
-        enum model_mode mode = how == 1 ? MODEL_POWER_CUT : MODEL_KILLED;
+        // A clean close has synced everything, unless the log had failed before.
+        bool all = how == 2 || (how == 0 && stat.failed == 0);
+        enum model_mode mode = all ? MODEL_KILLED : MODEL_POWER_CUT;
         if (!model_judge(run->model, &picture, mode, why, sizeof why))
             fail(run, "%s: %s", how == 0 ? "reopened" : how == 1 ? "power cut" : "kill", why);
         FILE *trace = run->model->trace;

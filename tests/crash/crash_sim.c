@@ -15,7 +15,7 @@ struct totals {
 };
 
 static const char usage[] =
-        "usage: crash_sim [--seeds A..B] [--points N] [--scenario NAME|all|none] [--keep-going] [--verbose]\n"
+        "usage: crash_sim [--seeds A..B] [--points N] [--scenario NAME|all|none] [--trace] [--keep-going] [--verbose]\n"
         "       crash_sim --seed S --cut K [--generation G] [--trace]\n"
         "  --seeds A..B     runs to make (default 1..40)\n"
         "  --points N       about so many crash points over all seeds (default 2000; 0 = at every I/O)\n"
@@ -143,6 +143,7 @@ int main(int argc, char **argv)
                 .trace = trace ? stdout : NULL};
         good = run_seed(&options, &totals, verbose);
     } else {
+        scenarios_trace = trace ? stdout : NULL;
         if (strcmp(scenario, "none") != 0)
             good = run_scenarios(scenario, &totals, keep_going, &found);
         if (!found)

@@ -196,7 +196,7 @@ static struct model_state *state_add(struct model_object *object, struct model_o
 const struct model_state *model_latest(const struct model_object *object)
 {
     for (size_t i = object->state_count; i-- > 1;)
-        if (!object->state[i].op->rejected)
+        if (object->state[i].op->ended == 0 || object->state[i].op->promised)
             return &object->state[i];
     return &object->state[0];
 }

@@ -131,7 +131,7 @@ struct model_base *model_base_add(
         struct model *model, struct model_op *txn, uint64_t id, struct model_volume *volume);
 // A new state of the object by `txn`, a copy of the latest, to be edited.
 struct model_state *model_change(struct model *model, struct model_op *txn, struct model_object *object);
-const struct model_state *model_latest(const struct model_object *object); // not counting rejected ones
+const struct model_state *model_latest(const struct model_object *object); // not counting failed ones
 // After a resize was added by model_change: blocks cut off are zero from then on.
 void model_resized(struct model *model, struct model_op *txn, struct model_volume *volume, uint64_t old_bytes,
         uint64_t new_bytes);

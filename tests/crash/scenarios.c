@@ -10,6 +10,8 @@
 #include "tests/crash/crash_run.h"
 #include "tests/crash/script.h"
 
+FILE *scenarios_trace;
+
 static const struct store_config small_log = {
         .log_file_bytes = 256 * 1024, .log_budget_bytes = 4 << 20, .spare_log_files = 2};
 
@@ -121,6 +123,7 @@ static bool sweep(struct scenario_result *result, enum io_code code, int error, 
         // One seed for the clients' choices, so that N walks along one and the same run.
         options.seed = 4242 + (uint64_t)code;
         struct crash_run_result run;
+        options.trace = scenarios_trace;
         crash_run(&options, &run);
         (*runs)++;
         if (!take(result, &run)) {
@@ -164,6 +167,7 @@ static bool no_room_for_spares(struct scenario_result *result)
                 .sim = {.capacity_bytes = (4 + seed % 6) * 256 * 1024 + 64 * 1024, .slow_per_mille = 10},
                 .sim_given = true};
         struct crash_run_result run;
+        options.trace = scenarios_trace;
         crash_run(&options, &run);
         good = take(result, &run);
     }
@@ -183,6 +187,7 @@ static bool short_transfers(struct scenario_result *result)
                 .sim = {.short_per_mille = 400, .slow_per_mille = 10},
                 .sim_given = true};
         struct crash_run_result run;
+        options.trace = scenarios_trace;
         crash_run(&options, &run);
         good = take(result, &run);
     }
@@ -208,6 +213,7 @@ static bool never_full(struct scenario_result *result)
                         .rewrite_only = true}};
         options.workload.operations = options.operations;
         struct crash_run_result run;
+        options.trace = scenarios_trace;
         crash_run(&options, &run);
         if (!take(result, &run))
             return false;
@@ -374,6 +380,7 @@ static bool bit_flips(struct scenario_result *result)
                 .at_end = flip_bits,
                 .context = &flipping};
         struct crash_run_result run;
+        options.trace = scenarios_trace;
         crash_run(&options, &run);
         if (!take(result, &run))
             return false;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct scenario_result {
     uint64_t points; // crash points, or damaged or interrupted stores, that were recovered and judged
@@ -18,5 +19,6 @@ struct scenario {
     bool (*run)(struct scenario_result *result);
 };
 
+extern FILE *scenarios_trace;    // where runs and scripts tell what happens; NULL = nowhere
 extern const struct scenario scenarios[];
 extern const size_t scenarios_count;

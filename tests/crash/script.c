@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "snapshot/txn.h"
+#include "tests/crash/scenarios.h"
 
 struct script_io {
     struct volume_io io; // first
@@ -46,9 +47,12 @@ void script_begin(struct script *script, uint64_t seed, const struct store_confi
 {
     *script = (struct script){.seed = seed};
     char why[900];
-    struct sim_world *world = sim_world_create(seed, sim);
+    struct sim_options traced = *sim;
+    traced.trace = scenarios_trace;
+    struct sim_world *world = sim_world_create(seed, &traced);
     script->rig.world = world;
     script->model = model_create(1);
+    script->model->trace = scenarios_trace;
     if (rig_init(world, config, why, sizeof why) < 0 ||
             rig_open(&script->rig, world, 1 + seed % 3, why, sizeof why) < 0)
         fail(script, "%s", why);
@@ -314,7 +318,7 @@ void script_look(struct script *script)
 
 void script_interrupt_recovery(struct script *script)
 {
-    struct sim_options sim = {.loop_count = 4};
+    struct sim_options sim = {.loop_count = 4, .trace = scenarios_trace};
     struct sim_world *world = sim_world_after_power_cut(world_of(script), script->seed, &sim);
     struct picture first, picture;
     char why[1200];

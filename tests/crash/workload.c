@@ -402,8 +402,14 @@ static void txn_done(void *context, int result, const struct error *err)
         client->slot[0]->exclusive = false;
         client->slot[0] = NULL;
     } else if (client->deletes) {
-        reopen(workload, client->slot[0]);
-        release_exclusive(client->slot[0]);
+        struct slot *slot = client->slot[0];
+        struct volume_id id = {slot->volume->object.id};
+        bool in_doubt = result == -EIO || result == -ESTALE;    // it may be gone all the same
+        if (!in_doubt)
+            reopen(workload, slot);
+        else if (volume_open(workload->store, id, &slot->handle) < 0)
+            slot->volume = NULL;
+        release_exclusive(slot);
     } else if (client->rename_or_resize) {
         release_exclusive(client->slot[0]);
     }

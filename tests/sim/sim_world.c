@@ -304,6 +304,17 @@ static int open_descriptor(struct sim_world *world, struct sim_node *node, const
     return FIRST_DESCRIPTOR + (int)world->file_count++;
 }
 
+// Open files are known by their present names, in traces and in the plan of faults.
+static void rename_open_files(struct sim_world *world, const char *from, const char *to)
+{
+    for (unsigned i = 0; i < world->file_count; i++) {
+        if (world->file[i].node == NULL || strcmp(world->file[i].path, from) != 0)
+            continue;
+        free(world->file[i].path);
+        world->file[i].path = strdup(to);
+    }
+}
+
 static int64_t effect_of_name(struct sim_world *world, struct flight *flight)
 {
     struct io_op *op = flight->op;
@@ -314,6 +325,7 @@ static int64_t effect_of_name(struct sim_world *world, struct flight *flight)
         return result < 0 ? result : open_descriptor(world, node, op->path, op->flags);
     }
     case IO_RENAME:
+        rename_open_files(world, op->path, op->path2);
         return sim_disk_rename(world->disk, op->path, op->path2, &flight->change);
     case IO_UNLINK:
         return sim_disk_unlink(world->disk, op->path, &flight->change);
