@@ -408,7 +408,7 @@ static bool file_unused(struct log *log, struct log_file *file)
 
 static bool can_retire_locked(struct log *log)
 {
-    return !log->closing && log->failed == 0 && file_unused(log, log->oldest);
+    return !log->closing && !log->recovering && log->failed == 0 && file_unused(log, log->oldest);
 }
 
 // A file that only reads in flight hold back will retire soon.

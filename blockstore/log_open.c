@@ -169,7 +169,9 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
     struct log *log = log_new(loops, loop_count, config);
     char **leftovers = NULL;
     *ret_log = log;
+    log->recovering = true;
     r = log_recover(log, replay, &leftovers, err);
+    log->recovering = false;
     if (r < 0) {
         *ret_log = NULL;
         close_files(log, log->oldest);

@@ -92,6 +92,7 @@ struct log {
     void **header_pool;
     unsigned header_count, header_capacity;
     bool closing;
+    bool recovering; // replay drops references, but nothing may be appended before the whole log is known
 
     // Loop 0 only:
     struct loop_work rotate_work, prepare_work, retire_work, sync_work;

@@ -545,6 +545,11 @@ void sim_disk_sync_failed(struct sim_disk *disk, struct sim_node *node, uint64_t
 
 int sim_disk_sync_directory(struct sim_disk *disk, const char *path, uint64_t mark)
 {
+    char plain[strlen(path) + 1];
+    strcpy(plain, path);
+    for (size_t end = strlen(plain); end > 1 && plain[end - 1] == '/'; end--)
+        plain[end - 1] = '\0';
+    path = plain;
     const struct sim_node *directory = name_find(&disk->live, path);
     if (directory == NULL)
         return -ENOENT;
