@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import time
 
 REQUEST_MAGIC, SIMPLE_MAGIC, CHUNK_MAGIC = 0x25609513, 0x67446698, 0x668E33EF
 OPTION_MAGIC, OPTION_REPLY_MAGIC = 0x49484156454F5054, 0x3E889045565A9
@@ -183,7 +184,7 @@ class Client:
         return result
 
 
-class Daemon:
+class TestDaemon:
     """nbd_daemon over a store of its own; `with` ends it."""
 
     def __init__(self, directory=None, loops=2, negotiation_ms=0):
@@ -255,3 +256,51 @@ class Daemon:
                 self.kill()
         if self.keep:
             self.keep.cleanup()
+
+
+class RametDaemon(TestDaemon):
+    """The real rametd, driven by the command line: volumes and snapshots by name on RUNDIR/nbd.sock."""
+
+    VERBS = {"create": ["volume", "create"], "fork": ["volume", "fork"], "snapshot": ["volume", "snapshot"],
+             "rm": ["volume", "rm"], "resize": ["volume", "resize"]}
+
+    def start(self):
+        tools = os.environ["RAMET_TOOLS"]
+        self.ramet = os.path.join(tools, "ramet")
+        self.run_directory = os.path.join(self.directory, "run")
+        self.socket = os.path.join(self.run_directory, "nbd.sock")
+        if not os.path.exists(os.path.join(self.store, "superblock")):
+            subprocess.run([self.ramet, "store", "init", self.store], check=True, stdout=subprocess.DEVNULL)
+        self.log = open(os.path.join(self.directory, "rametd.log"), "a")
+        self.process = subprocess.Popen([os.path.join(tools, "rametd"), "--store", self.store, "--run", self.run_directory],
+                                        stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        while self.ask("ls").startswith("error"):
+            assert self.process.poll() is None, "rametd did not start: " + self.words()
+            time.sleep(0.02)
+
+    def words(self):
+        with open(self.log.name) as file:
+            return file.read()
+
+    def ask(self, command):
+        words = command.split()
+        verb = self.VERBS.get(words[0], ["volume", words[0]])
+        result = subprocess.run([self.ramet, "--run", self.run_directory, *verb, *words[1:]], capture_output=True, text=True)
+        return "ok " + result.stdout.strip() if result.returncode == 0 else "error " + result.stderr.strip()
+
+    def wait(self):
+        status = self.process.wait(GUARD_SECONDS)
+        self.log.close()
+        return status
+
+    def stop(self):
+        self.process.terminate()
+        status = self.wait()
+        assert status == 0, f"rametd ended with {status}: {self.words()}"
+
+    def stat(self):
+        raise NotImplementedError("this case looks into the server; it runs on nbd_daemon only")
+
+
+# Which of the two the tests of this process use.
+Daemon = RametDaemon if os.environ.get("NBD_SERVER") == "rametd" else TestDaemon
