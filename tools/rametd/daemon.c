@@ -234,10 +234,11 @@ static void remove_socket(struct daemon *daemon, int fd, const char *name)
 
 static void stop_front(struct daemon *daemon)
 {
-    if (daemon->http != NULL)
-        http_server_quiesce(daemon->http);
+    // Sandboxes first: a command whose client is cut off is ended in its guest, but one that loses its daemon goes on.
     if (daemon->service.sandboxes != NULL)
         sandbox_quiesce_all(daemon->service.sandboxes);
+    if (daemon->http != NULL)
+        http_server_quiesce(daemon->http);
     daemon->http = http_server_stop(daemon->http);
     daemon->nbd = nbd_server_stop(daemon->nbd);
     remove_socket(daemon, daemon->api_fd, "api.sock");

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store, a run directory and a daemon for each test, and both ways to speak to it: the command line and the API."""
+import glob
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN = os.environ.get("RAMET_BIN", "")
+HANG_SECS = 300    # only to end a test that would hang
+
+
+def skip(reason):
+    print("skipped:", reason)
+    sys.exit(77)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("ramet", timeout=HANG_SECS)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+class Answer:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def code(self):
+        return self.json["error"]["code"]
+
+    @property
+    def message(self):
+        return self.json["error"]["message"]
+
+
+class Daemon:
+    """rametd as a child; its log is kept in memory's place, a file, and shown when a test fails."""
+
+    def __init__(self, root, kernel_dir=None):
+        self.root, self.kernel_dir = root, kernel_dir
+        self.store, self.run = root + "/store", root + "/run"
+        self.process = None
+
+    def start(self, *options):
+        command = [BIN + "/rametd", "--store", self.store, "--run", self.run, *options]
+        if self.kernel_dir:
+            command += ["--kernel-dir", self.kernel_dir]
+        with open(self.root + "/log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        limit = time.monotonic() + HANG_SECS
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() > limit:
+                raise AssertionError("the daemon did not start:\n" + self.log())
+            time.sleep(0.01)
+
+    def answers(self):
+        try:
+            return self.call("GET", "/version").status == 200
+        except OSError:
+            return False
+
+    def log(self):
+        with open(self.root + "/log", errors="replace") as file:
+            return file.read()
+
+    def stop(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        if self.process is not None:
+            status = self.process.wait(HANG_SECS)
+            self.process = None
+            assert status == 0, f"rametd ended with {status}:\n{self.log()}"
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def call(self, method, path, body=None, headers=None):
+        connection = UnixConnection(self.run + "/api.sock")
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def ramet(self, *arguments, status=0, stdin=None, text=True):
+        """Runs the command line; checks its exit status; returns what it printed."""
+        result = subprocess.run([BIN + "/ramet", "--run", self.run, *arguments], input=stdin, capture_output=True,
+                                text=text, timeout=HANG_SECS,
+                                stdin=subprocess.DEVNULL if stdin is None else None)
+        assert result.returncode == status, (f"ramet {' '.join(map(str, arguments))} ended with {result.returncode}, not "
+                                             f"{status}:\n{result.stdout}{result.stderr}\nlog:\n{self.log()}")
+        self.stderr = result.stderr
+        return result.stdout
+
+    def json(self, *arguments):
+        return json.loads(self.ramet("--json", *arguments))
+
+    def uri(self, name):
+        return f"nbd+unix:///{name}?socket={self.run}/nbd.sock"
+
+    # ---- what must not be left over ----
+
+    def vmms(self):
+        """(pid, sandbox id) of this store's machines."""
+        tag = "ramet-" + self.call("GET", "/v1/store").json["id"].replace("-", "") + "/"
+        return {pid: name[len(tag):].split(",")[0] for pid, name in vmm_names() if name.startswith(tag)}
+
+    def folders(self):
+        return sorted(os.listdir(self.run + "/vm")) if os.path.isdir(self.run + "/vm") else []
+
+    def keeper_pids(self):
+        return [pid for pid, words in commands() if words[0].endswith("ramet-keeper") and self.run in words[1:]]
+
+
+def commands():
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            with open(path, "rb") as file:
+                words = [word.decode(errors="replace") for word in file.read().split(b"\0")[:-1]]
+        except OSError:
+            continue
+        if words:
+            yield int(path.split("/")[2]), words
+
+
+def vmm_names():
+    for pid, words in commands():
+        if "qemu-system" in words[0] and "-name" in words:
+            yield pid, words[words.index("-name") + 1]
+
+
+class Case(unittest.TestCase):
+    KERNEL = False
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix="ramet-cli-", dir="/tmp")
+        self.daemon = Daemon(self.root, os.environ["RAMET_KERNEL_DIR"] if self.KERNEL else None)
+        self.addCleanup(self.clean_up)
+        self.daemon.ramet("store", "init", self.daemon.store)
+        self.daemon.start()
+
+    def clean_up(self):
+        failed = any(error for _, error in self._outcome.errors) if hasattr(self._outcome, "errors") else False
+        try:
+            if self.daemon.process is None or self.daemon.process.poll() is not None:
+                self.daemon.start()
+            for box in self.daemon.json("ls"):
+                self.daemon.ramet("rm", "--force", box["name"])
+            self.daemon.stop()
+        finally:
+            if failed:
+                print(self.daemon.log())
+            subprocess.run(["umount", "-l", self.daemon.run + "/mem"], capture_output=True)
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def path(self, name):
+        return f"{self.root}/{name}"
+
+    def write(self, name, content):
+        with open(self.path(name), "wb") as file:
+            file.write(content)
+        return self.path(name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+
+def need_root():
+    if os.geteuid() != 0:
+        skip("the daemon mounts memory images, which needs root here")
+    if not os.path.exists("/dev/fuse"):
+        skip("there is no /dev/fuse")
+
+
+def need_machines():
+    need_root()
+    for name in ("RAMET_KERNEL_DIR", "RAMET_IMAGE"):
+        if not os.environ.get(name) or not os.path.exists(os.environ[name]):
+            skip(f"{name} names nothing to boot from (tools/image/ensure makes it)")
+    if shutil.which("qemu-system-x86_64") is None:
+        skip("there is no qemu-system-x86_64")
+
+
+def main():
+    if not BIN:
+        skip("RAMET_BIN does not say where the programs are")
+    unittest.main(verbosity=2)

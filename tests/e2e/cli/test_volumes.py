@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain disks: import, export, fork, snapshot, diff, names, owners. No machines."""
+import concurrent.futures
+import os
+import random
+import signal
+import subprocess
+import time
+
+import rig
+
+MIB = 1 << 20
+
+
+class Volumes(rig.Case):
+    def export(self, name):
+        self.daemon.ramet("volume", "export", name, self.path("out"))
+        return self.read("out")
+
+    def nbd_write(self, name, pattern, offset, length):
+        subprocess.run(["qemu-io", "-f", "raw", "-c", f"write -P {pattern} {offset} {length}", self.daemon.uri(name)],
+                       check=True, capture_output=True)
+
+    def test_I05_odd_sizes_come_back_whole(self):
+        for size in (1, 511, 513, 1000001, 4096 * 7 + 1):
+            for way in ("file", "stdin"):
+                with self.subTest(size=size, way=way):
+                    content, name = random.Random(size).randbytes(size), f"odd-{size}-{way}"
+                    path = self.write("in", content)
+                    if way == "file":
+                        self.daemon.ramet("volume", "import", name, path, "--format", "raw")
+                    else:
+                        with open(path, "rb") as file:
+                            self.daemon.ramet("volume", "import", name, "-", stdin=file.read(), text=False)
+                    out = self.export(name)
+                    self.assertEqual(len(out), (size + 511) // 512 * 512, "the documented rounding is to 512")
+                    self.assertEqual(out[:size], content)
+                    self.assertEqual(out[size:], bytes(len(out) - size))
+                    self.assertIn("zeros fill the last sector", str(self.read_note(name, path)))
+
+    def read_note(self, name, path):
+        self.daemon.ramet("volume", "rm", name)
+        self.daemon.ramet("volume", "import", name, path, "--format", "raw")
+        return self.daemon.stderr
+
+    def test_I05_empty_is_refused_and_holes_cost_nothing(self):
+        empty = self.write("empty", b"")
+        self.daemon.ramet("volume", "import", "e", empty, status=1)
+        self.assertIn("empty", self.daemon.stderr)
+        self.daemon.ramet("volume", "import", "e", "-", stdin="", status=1)
+        hole = self.path("hole")
+        with open(hole, "wb") as file:
+            file.truncate(1 << 40)
+            file.seek((1 << 40) - 5000)
+            file.write(b"the end")
+        before = self.daemon.json("store", "stat")["written_bytes_total"]
+        self.daemon.ramet("volume", "import", "hole", hole)
+        self.assertLess(self.daemon.json("store", "stat")["written_bytes_total"] - before, 4 * MIB)
+        self.daemon.ramet("volume", "export", "hole", self.path("back"))
+        self.assertLess(os.stat(self.path("back")).st_blocks * 512, 4 * MIB, "holes stay holes")
+        with open(self.path("back"), "rb") as file:
+            file.seek((1 << 40) - 5000)
+            self.assertEqual(file.read(7), b"the end")
+
+    def test_I02_a_raw_disk_that_looks_like_qcow2(self):
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", "/etc/passwd", "-F", "raw",
+                        self.path("trap")], check=True)
+        trap = self.read("trap") + bytes(100 * 512)
+        path = self.write("trap.raw", trap[:len(trap) // 512 * 512])
+        self.daemon.ramet("volume", "import", "trap", path, status=1)
+        self.assertIn("--format raw", self.daemon.stderr)
+        self.daemon.ramet("volume", "import", "trap", path, "--format", "raw")
+        self.assertEqual(self.export("trap"), trap[:len(trap) // 512 * 512])
+        self.daemon.ramet("volume", "import", "again", self.path("out"), "--format", "raw")
+        self.assertEqual(self.export("again"), trap[:len(trap) // 512 * 512])
+
+    def test_qcow2_both_ways(self):
+        for options in ("compat=0.10", "compression_type=zstd", "cluster_size=512", "extended_l2=on"):
+            with self.subTest(options=options):
+                source = self.path("a.qcow2")
+                subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-o", options, source, "64M"], check=True)
+                subprocess.run(["qemu-io", "-c", "write -P 5 1M 300k", "-c", "write -P 6 60M 4M", source], check=True,
+                               capture_output=True)
+                self.daemon.ramet("volume", "import", "q", source)
+                self.daemon.ramet("volume", "export", "q", self.path("b.qcow2"))
+                subprocess.run(["qemu-img", "compare", source, self.path("b.qcow2")], check=True, capture_output=True)
+                self.daemon.ramet("volume", "rm", "q")
+
+    def test_I04_encrypted_images_are_refused(self):
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "--object", "secret,id=s,data=geheim", "-o",
+                        "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10", self.path("c.qcow2"), "1M"], check=True)
+        self.daemon.ramet("volume", "import", "c", self.path("c.qcow2"), status=1)
+        self.assertIn("encrypted", self.daemon.stderr)
+        self.assertEqual(self.daemon.json("volume", "ls"), [])
+
+    def test_I08_hostile_headers(self):
+        good = self.path("good.qcow2")
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", good, "1M"], check=True)
+        head = bytearray(self.read("good.qcow2")[:120])
+        changes = {"bits0": (20, (0).to_bytes(4, "big")), "bits31": (20, (31).to_bytes(4, "big")),
+                   "l1": (36, (1 << 31).to_bytes(4, "big")), "size": (24, (1 << 63).to_bytes(8, "big")),
+                   "feature": (72, (1 << 6).to_bytes(8, "big"))}
+        for name, (offset, value) in changes.items():
+            with self.subTest(name):
+                bad = bytearray(head)
+                bad[offset:offset + len(value)] = value
+                path = self.write("bad.qcow2", bytes(bad))
+                self.daemon.ramet("volume", "import", "bad", path, status=1)
+                self.assertNotEqual(self.daemon.stderr.strip(), "")
+        self.assertEqual(self.daemon.json("volume", "ls", "--all"), [])
+
+    def test_I08_sources_that_stop(self):
+        before = self.daemon.json("store", "stat")
+        self.daemon.ramet("volume", "import", "half", "-", "--size", "2M", stdin="x" * MIB, status=1)
+        self.assertIn("1048576", self.daemon.stderr)
+        self.daemon.ramet("volume", "import", "more", "-", "--size", "1M", stdin="x" * (2 * MIB), status=1)
+        # A command that is killed in the middle takes its volume along, whichever way it goes.
+        for arguments in (["-"], [self.slow_file(), "--format", "raw"]):
+            with self.subTest(arguments=arguments):
+                child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "import", "half",
+                                          *arguments], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                if arguments[0] == "-":
+                    child.stdin.write(b"y" * MIB)
+                    child.stdin.flush()
+                self.wait(lambda: self.daemon.json("store", "stat")["volumes"] > before["volumes"] or child.poll() is not None)
+                child.kill()
+                child.wait()
+                child.stdin.close()
+                self.wait(lambda: self.daemon.json("store", "stat")["volumes"] == before["volumes"])
+        self.wait(lambda: self.daemon.json("store", "stat")["docs"] == before["docs"])
+        self.daemon.ramet("volume", "create", "half", "1M")    # the name is free
+
+    def slow_file(self):
+        with open(self.path("slow"), "wb") as file:
+            for _ in range(200):
+                file.write(os.urandom(MIB))
+        return self.path("slow")
+
+    def wait(self, condition):
+        limit = time.monotonic() + rig.HANG_SECS
+        while not condition():
+            self.assertLess(time.monotonic(), limit, "waited in vain")
+            time.sleep(0.02)
+
+    def test_I08_the_daemon_dies_in_the_middle(self):
+        slow = self.slow_file()
+        child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "import", "half", slow,
+                                  "--format", "raw"], stderr=subprocess.PIPE)
+        self.wait(lambda: self.daemon.json("store", "stat")["volumes"] > 0)
+        self.daemon.kill()
+        self.assertEqual(child.wait(rig.HANG_SECS), 1)
+        self.assertNotEqual(child.stderr.read(), b"")
+        child.stderr.close()
+        self.daemon.start()
+        self.assertEqual(self.daemon.json("volume", "ls", "--all"), [])
+        self.assertEqual(self.daemon.json("store", "stat")["docs"], 0)
+        self.daemon.ramet("volume", "import", "half", slow, "--format", "raw")
+        self.daemon.kill()    # exit 0 meant durable
+        self.daemon.start()
+        with open(slow, "rb") as file:
+            self.assertEqual(self.export("half"), file.read())
+
+    def test_I08_a_full_store(self):
+        self.daemon.stop()
+        self.daemon.start("--log-budget", str(512 * MIB))
+        self.daemon.ramet("volume", "create", "other", "16M")
+        with open(self.path("big"), "wb") as file:
+            for _ in range(700):
+                file.write(os.urandom(MIB))
+        self.daemon.ramet("volume", "import", "big", self.path("big"), "--format", "raw", status=1)
+        self.assertIn("space", self.daemon.stderr.lower())
+        self.assertEqual([v["name"] for v in self.daemon.json("volume", "ls", "--all")], ["other"])
+        self.daemon.ramet("snapshots")    # it still answers
+
+    def test_forks_snapshots_and_differences(self):
+        content = random.Random(3).randbytes(3 * MIB)
+        self.daemon.ramet("volume", "import", "base", self.write("in", content), "--format", "raw")
+        self.daemon.ramet("volume", "snapshot", "base", "then")
+        self.daemon.ramet("volume", "fork", "base", "kid")
+        self.nbd_write("kid", 9, 8192, 4096)
+        self.nbd_write("base", 7, 0, 512)
+        self.assertEqual(self.export("then"), content)
+        self.assertEqual(self.export("base"), b"\7" * 512 + content[512:])
+        kid = content[:8192] + b"\t" * 4096 + content[12288:]
+        self.assertEqual(self.export("kid"), kid)
+        diff = self.daemon.json("volume", "diff", "then", "kid")
+        self.assertEqual([(r["offset"], r["length"], r["kind"]) for r in diff["ranges"]], [(8192, 4096, "data")])
+        self.assertEqual(diff["changed_bytes"], 4096)
+        self.daemon.ramet("volume", "rm", "base")
+        self.daemon.ramet("volume", "fork", "then", "late")
+        self.daemon.ramet("snapshots", "rm", "then")
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.export("late"), content)
+        self.assertEqual(self.export("kid"), kid)
+        self.assertEqual(self.daemon.json("snapshots"), [])
+        self.assertEqual(self.daemon.ramet("volume", "export", "kid", "-", text=False), kid)
+
+    def test_resize_and_rename(self):
+        self.daemon.ramet("volume", "create", "v", "1M")
+        self.nbd_write("v", 1, 0, MIB)
+        self.daemon.ramet("volume", "resize", "v", "3M")
+        self.assertEqual(self.export("v"), b"\1" * MIB + bytes(2 * MIB))
+        self.daemon.ramet("volume", "create", "w", "1M")
+        self.daemon.ramet("volume", "rename", "v", "w", status=1)
+        self.daemon.ramet("volume", "rename", "v", "x")
+        self.assertEqual(len(self.export("x")), 3 * MIB)
+
+    def test_snapshots_are_read_only_by_nbd(self):
+        self.daemon.ramet("volume", "create", "v", "1M")
+        self.daemon.ramet("volume", "snapshot", "v", "s")
+        result = subprocess.run(["qemu-io", "-f", "raw", "-c", "write 0 512", self.daemon.uri("s")], capture_output=True, text=True)
+        self.assertNotEqual(result.returncode, 0, "qemu-io opens for writing, which a snapshot refuses")
+        self.assertEqual(self.export("s"), bytes(MIB))
+        listed = subprocess.run(["nbdinfo", "--list", "--json", f"nbd+unix:///?socket={self.daemon.run}/nbd.sock"],
+                                capture_output=True, text=True)
+        self.assertIn('"s"', listed.stdout)
+
+    def test_an_open_volume_is_not_removed(self):
+        self.daemon.ramet("volume", "create", "v", "1M")
+        client = subprocess.Popen(["qemu-io", "-f", "raw", self.daemon.uri("v")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  text=True)
+        client.stdin.write("read 0 512\n")
+        client.stdin.flush()
+        client.stdout.readline()
+        self.daemon.ramet("volume", "rm", "v", status=1)
+        self.assertIn("in use", self.daemon.stderr)
+        client.communicate("quit\n")
+        self.wait(lambda: subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "rm", "v"],
+                                         capture_output=True).returncode == 0)
+
+    def test_A07_names(self):
+        good, bad = ["1", "a" * 40, "a-b", "0"], [".", "..", "-x", "", "a" * 41, "Ab", "a_b", "a/b", "a b", "ä", "а"]
+        for name in good:
+            self.daemon.ramet("volume", "create", name, "1M")
+        for name in bad:
+            with self.subTest(name):
+                answer = self.daemon.call("POST", "/v1/volumes", {"name": name, "size_bytes": 4096})
+                self.assertEqual((answer.status, answer.code), (400, "validation.invalid"))
+        self.assertEqual(sorted(v["name"] for v in self.daemon.json("volume", "ls")), sorted(good))
+        # A name and an id can never be the same: ids hold an underscore.
+        volume = self.daemon.json("volume", "show", "1")
+        self.assertRegex(volume["id"], "_")
+        self.assertEqual(self.daemon.json("volume", "show", volume["id"]), volume)
+
+    def test_A07_races_for_one_name(self):
+        calls = [("/v1/volumes", {"name": "n", "size_bytes": MIB})] * 10 + [("/v1/volumes/v/snapshots", {"name": "n"})] * 10
+        self.daemon.ramet("volume", "create", "v", "1M")
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(lambda call: self.daemon.call("POST", *call), calls))
+        self.assertEqual(sorted(a.status for a in answers), [201] + [409] * 19)
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            unnamed = list(pool.map(lambda _: self.daemon.call("POST", "/v1/volumes/v/snapshots", {}), range(50)))
+        self.assertEqual(len({a.json["name"] for a in unnamed}), 50)
+        things = len(self.daemon.json("snapshots")) + len(self.daemon.json("volume", "ls"))
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(len(self.daemon.json("snapshots")) + len(self.daemon.json("volume", "ls")), things)
+
+    def test_volumes_and_snapshots_share_their_names(self):
+        self.daemon.ramet("volume", "create", "v", "1M")
+        self.daemon.ramet("volume", "snapshot", "v", "s")
+        self.daemon.ramet("volume", "create", "s", "1M", status=1)
+        self.daemon.ramet("volume", "snapshot", "v", "v", status=1)
+        self.daemon.ramet("volume", "fork", "v", "s", status=1)
+        self.assertIn("already", self.daemon.stderr)
+
+
+class Owners(rig.Case):
+    def refused(self, store, run):
+        result = subprocess.run([rig.BIN + "/rametd", "--store", store, "--run", run], capture_output=True, text=True,
+                                timeout=rig.HANG_SECS)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        return result.stderr
+
+    def test_D05_a_second_daemon_is_refused_and_told_who_is_first(self):
+        first = str(self.daemon.process.pid)
+        os.symlink(self.daemon.store, self.path("link"))
+        self.assertIn(first, self.refused(self.daemon.store, self.path("run2")))
+        self.assertIn(first, self.refused(self.path("link"), self.path("run2")))
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            self.assertIn(first, self.refused(self.daemon.store, self.path("run2")))
+            self.assertIn(first, self.refused(self.path("other"), self.daemon.run))
+        finally:
+            self.daemon.process.send_signal(signal.SIGCONT)
+        self.daemon.ramet("store", "stat")
+
+    def test_D05_a_dead_owner_never_blocks(self):
+        self.daemon.ramet("volume", "create", "v", "1M")
+        for text in ("", "1\n", f"{os.getpid()}\n", "rubbish"):
+            with self.subTest(text):
+                self.daemon.kill()
+                with open(self.daemon.run + "/rametd.lock", "w") as file:
+                    file.write(text)
+                self.assertTrue(os.path.exists(self.daemon.run + "/api.sock"), "a stale socket is part of the test")
+                self.daemon.ramet("ls", status=1)
+                self.assertIn("ramet up", self.daemon.stderr)
+                self.daemon.start()
+                self.assertEqual([v["name"] for v in self.daemon.json("volume", "ls")], ["v"])
+
+    def test_a_clean_end_leaves_nothing_behind(self):
+        self.daemon.stop()
+        self.assertEqual([n for n in os.listdir(self.daemon.run) if n.endswith(".sock")], [])
+        self.assertEqual(self.daemon.keeper_pids(), [])
+        with open("/proc/mounts") as mounts:
+            self.assertNotIn(self.daemon.run, mounts.read())
+
+    def test_no_store_is_said(self):
+        self.assertIn("store", self.refused(self.path("nothing"), self.path("run3")))
+        self.daemon.ramet("store", "init", self.daemon.store, status=1)
+        self.daemon.ramet("volume", "ls")
+
+    def test_up_and_down(self):
+        self.daemon.stop()
+        store = self.path("fresh/store")
+        for _ in range(2):    # the second call finds it running
+            self.daemon.ramet("up", "--store", store, "--no-kernel")
+        self.daemon.ramet("volume", "create", "v", "1M")
+        self.daemon.ramet("up", "--store", self.daemon.store, "--no-kernel", status=1)
+        self.daemon.ramet("down")
+        self.daemon.ramet("down")
+        self.daemon.ramet("ls", status=1)
+
+
+if __name__ == "__main__":
+    rig.need_root()
+    rig.main()
