@@ -134,6 +134,14 @@ static int start_memory_images(struct daemon *daemon, struct error *err)
     bool adopted = fuse_fd >= 0;
     if (r == 0)
         r = mem_fuse_start(daemon->store, mountpoint, fuse_fd, &daemon->fuse, err);
+    if (r == -ENOTCONN && adopted) {
+        // Somebody unmounted it: guests that mapped it are lost, the rest goes on.
+        log_line("%s", err->text);
+        adopted = false;
+        r = mem_fuse_start(daemon->store, mountpoint, -1, &daemon->fuse, err);
+    }
+    if (fuse_fd >= 0)
+        close(fuse_fd); // mem_fuse has a duplicate
     if (r == 0 && !adopted)
         r = keeper_put(daemon->run_dir, FUSE_NAME, mem_fuse_device_fd(daemon->fuse), err);
     return r;
