@@ -175,18 +175,25 @@ int cgroup_events_fd(void)
     return events_fd;
 }
 
-// True, with its description, when the process sleeps in the kernel where no freeze can reach it.
-static bool describe_if_stuck(int pid, char *ret_text, size_t size)
+// True, with its description, when the process is not where frozen and stopped ones wait.
+static bool describe_if_unfrozen(int pid, char *ret_text, size_t size)
 {
-    char path[40], text[300];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    if (read_text(AT_FDCWD, path, text, sizeof text) <= 0)
+    char path[40], name[64], place[64];
+    snprintf(path, sizeof path, "/proc/%d/wchan", pid);
+    if (read_text(AT_FDCWD, path, place, sizeof place) <= 0)
         return false;
-    char *name = strchr(text, '('), *end = strrchr(text, ')');
-    if (name == NULL || end == NULL || end[1] != ' ' || end[2] != 'D')
+    static const char *const good[] = {"do_freezer_trap", "get_signal", "do_signal_stop", "ptrace_stop"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        if (strcmp(place, good[i]) == 0)
+            return false;
+    }
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    if (read_text(AT_FDCWD, path, name, sizeof name) <= 0)
         return false;
-    *end = 0;
-    snprintf(ret_text, size, "%s (pid %d, waiting in the kernel)", name + 1, pid);
+    name[strcspn(name, "\n")] = 0;
+    bool running = strcmp(place, "0") == 0;
+    snprintf(ret_text, size, "%s (pid %d, %s%s)", name, pid, running ? "running" : "waiting in ",
+            running ? "" : place);
     return true;
 }
 
@@ -196,7 +203,7 @@ static bool describe_in(int dir, char *ret_text, size_t size)
     if (dir < 0 || read_text(dir, "cgroup.procs", text, sizeof text) <= 0)
         return false;
     for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n")) {
-        if (describe_if_stuck(atoi(at), ret_text, size))
+        if (describe_if_unfrozen(atoi(at), ret_text, size))
             return true;
     }
     return false;

@@ -24,5 +24,5 @@ bool cgroup_user_populated(void);
 int cgroup_freeze(bool frozen); // asks; the kernel does it when every process reached a safe point
 int cgroup_is_frozen(void);     // 1 all are, 0 not yet
 int cgroup_events_fd(void);     // becomes ready (EPOLLPRI) when the answer may have changed
-// Names a process that keeps the cgroup from freezing: "NAME (pid 12, waiting in the kernel)".
+// Names a process that keeps the cgroup from freezing: "NAME (pid 12, waiting in fuse_wait)".
 void cgroup_describe_unfrozen(char *ret_text, size_t size);
