@@ -44,17 +44,17 @@ int identity_set_clock(uint64_t realtime_ns)
 // a new key makes the next byte that anybody reads depend on it.
 static int reseed(const uint8_t *seed)
 {
-    struct {
-        struct rand_pool_info info;
-        uint8_t bytes[SEED_BYTES];
-    } entropy = {.info = {.entropy_count = SEED_BYTES * 8, .buf_size = SEED_BYTES}};
-    memcpy(entropy.info.buf, seed, SEED_BYTES);
+    _Alignas(struct rand_pool_info) uint8_t bytes[sizeof(struct rand_pool_info) + SEED_BYTES];
+    struct rand_pool_info *entropy = (struct rand_pool_info *)bytes;
+    entropy->entropy_count = SEED_BYTES * 8;
+    entropy->buf_size = SEED_BYTES;
+    memcpy(entropy->buf, seed, SEED_BYTES);
     int fd = open("/dev/urandom", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    int result = ioctl(fd, RNDADDENTROPY, &entropy) < 0 || ioctl(fd, RNDRESEEDCRNG) < 0 ? -errno : 0;
+    int result = ioctl(fd, RNDADDENTROPY, entropy) < 0 || ioctl(fd, RNDRESEEDCRNG) < 0 ? -errno : 0;
     close(fd);
-    explicit_bzero(&entropy, sizeof entropy);
+    explicit_bzero(bytes, sizeof bytes);
     return result;
 }
 
