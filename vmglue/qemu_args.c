@@ -131,9 +131,12 @@ static char *escape(struct qemu_args *args, const char *text)
     return copy;
 }
 
+// The bus, and the older of virtio's two interfaces: the newer one's device state has room for 1024 queues in
+// every device, 180 KB that would have to be saved in each pause (2.5 ms against 1). virtio-mmio speaks the
+// older one by default.
 static const char *bus(const struct vm_config *config)
 {
-    return config->shape.machine == VM_MACHINE_MICROVM ? "device" : "pci";
+    return config->shape.machine == VM_MACHINE_MICROVM ? "device" : "pci,disable-modern=on";
 }
 
 static void add_machine(
@@ -147,10 +150,6 @@ static void add_machine(
         add(args, "microvm,acpi=on,rtc=on,%s", common);
     else // the versioned name: only such have a promise of compatibility between builds
         add(args, "pc-q35-7.2,sata=off,smbus=off,i8042=off,usb=off,%s", common);
-    if (config->shape.machine == VM_MACHINE_MICROVM) {
-        add(args, "-global");
-        add(args, "virtio-mmio.force-legacy=false");
-    }
     add(args, "-global");
     add(args, "migration.send-configuration=off");
     add(args, "-accel");

@@ -159,6 +159,22 @@ struct machine *machine_boot(struct rig *rig, const char *id)
     return machine_boot_disk(rig, id, disk);
 }
 
+void machine_memory_path(const struct machine *machine, char *buffer, size_t size)
+{
+    if (machine->rig->own_memory_files)
+        snprintf(buffer, size, "%s/memory.raw", machine->run_dir);
+    else
+        snprintf(buffer, size, "%s/mem/%llu", machine->rig->directory,
+                (unsigned long long)machine->image.value);
+}
+
+void machine_adopt(struct machine *machine)
+{
+    struct error err;
+    if (vm_adopt(&qemu_driver, machine->run_dir, on_event, machine, &machine->vm, &err) < 0)
+        rig_fail("%s: %s", machine->id, err.text);
+}
+
 struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snapshot)
 {
     struct error err;
@@ -177,7 +193,10 @@ struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snap
     struct machine *machine = make(rig, id, disk, memory);
     char paths[2][400], image[160];
     struct vm_config config = vm_config_of(machine, paths);
-    snprintf(image, sizeof image, "%s/mem/%llu", rig->directory, (unsigned long long)parsed.memory.value);
+    machine->image = parsed.memory;
+    machine_memory_path(machine, image, sizeof image);
+    if (rig->own_memory_files)
+        rig_export(rig, parsed.memory, image);
     config.memory_image = image;
     config.state = state;
     config.state_bytes = state_bytes;

@@ -28,12 +28,13 @@ struct rig {
     struct base_id image; // of RAMET_IMAGE
     uint64_t image_bytes;
     struct vm_shape shape; // for new machines
+    bool own_memory_files; // machine_load copies the memory out and maps that file (a peer for benchmarks)
 };
 
 struct machine {
     struct rig *rig;
     char id[40], run_dir[128];
-    char *state; // kept while starting
+    struct base_id image; // what its memory maps, 0 = cold-booted
     struct volume_id disk, memory_id;
     struct volume *memory;
     int nbd_fd;
@@ -67,6 +68,9 @@ struct machine *machine_resume(struct rig *rig, const char *id, struct doc_id sn
 // The same up to the guest's first instruction: vm is paused, no agent yet.
 struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snapshot);
 void machine_go(struct machine *machine, bool after_fork); // continue a loaded one, connect its agent
+void machine_adopt(struct machine *machine);               // after vm_close: takes its process over again
+// Path of the file that a loaded machine maps.
+void machine_memory_path(const struct machine *machine, char *buffer, size_t size);
 struct machine *machine_end(struct machine *machine, bool keep_disk); // ends the VM; deletes its volumes
 
 // The request that captures this machine; the caller may change it.

@@ -135,7 +135,6 @@ static void test_microvm(void **state)
     struct vm_config config = good_config();
     config.shape.machine = VM_MACHINE_MICROVM;
     struct qemu_args args = build(&config);
-    assert_true(anywhere(&args, "virtio-mmio.force-legacy=false"));
     assert_true(anywhere(&args, "tsc_early_khz=2500000"));
     assert_true(anywhere(&args, "virtio-blk-device"));
     assert_false(anywhere(&args, "-pci"));

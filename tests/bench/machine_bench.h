@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Benchmarks of machines: rows 10, 11 and 12 of the list of goals. Each part adds its rows.
+#pragma once
+
+#include "tests/e2e/cases.h"
+#include "vmglue/json.h"
+
+struct bench {
+    struct rig *rig;
+    bool quick;
+    json_t *rows;
+};
+
+struct samples {
+    double values[512];
+    unsigned count;
+};
+void samples_add(struct samples *samples, double value);
+double samples_percentile(struct samples *samples, unsigned percent); // nearest rank; 50 = median
+
+// ours, peer and ratio are what the table shows; met < 0: no goal for this row.
+void bench_row(struct bench *bench, int number, const char *measure, double ours, double peer, double ratio,
+        const char *goal, int met, const char *unit, const char *peer_name);
+// Smaller is better: the ratio says how many times smaller ours is.
+void bench_row_times(struct bench *bench, int number, const char *measure, double ours, double peer,
+        double times, const char *unit, const char *peer_name);
+void bench_delete(struct rig *rig, struct doc_id snapshot);
+
+void bench_start(struct bench *bench);
+void bench_pause(struct bench *bench);
+void bench_memory(struct bench *bench);
