@@ -15,7 +15,8 @@ struct totals {
 };
 
 static const char usage[] =
-        "usage: crash_sim [--seeds A..B] [--points N] [--scenario NAME|all|none] [--trace] [--keep-going] [--verbose]\n"
+        "usage: crash_sim [--seeds A..B] [--points N] [--scenario NAME|all|none] [--trace] [--keep-going] "
+        "[--verbose]\n"
         "       crash_sim --seed S --cut K [--generation G] [--trace]\n"
         "  --seeds A..B     runs to make (default 1..40)\n"
         "  --points N       about so many crash points over all seeds (default 2000; 0 = at every I/O)\n"

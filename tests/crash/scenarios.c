@@ -229,7 +229,6 @@ static bool full_and_back(struct scenario_result *result)
         struct script script;
         script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
         struct model_volume *kept = script_create(&script, 16 * BLOCK_SIZE, NULL);
-        script_wait(&script, script_write(&script, kept, 0, 16 * BLOCK_SIZE, VOLUME_FUA));
         struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
         script_allow(&script, -ENOSPC);
         int answer = 0;

@@ -19,6 +19,6 @@ struct scenario {
     bool (*run)(struct scenario_result *result);
 };
 
-extern FILE *scenarios_trace;    // where runs and scripts tell what happens; NULL = nowhere
+extern FILE *scenarios_trace; // where runs and scripts tell what happens; NULL = nowhere
 extern const struct scenario scenarios[];
 extern const size_t scenarios_count;

@@ -15,6 +15,7 @@ enum { SLOTS_MAX = 32, WRITE_MAX_BLOCKS = 64, SCATTER_MAX = 24 };
 struct slot {
     struct model_volume *volume; // NULL = free
     struct volume *handle;
+    uint64_t walk;      // where rewriting goes on
     unsigned in_flight; // requests and freezes
     bool exclusive;     // being created, resized, renamed, deleted
 };
@@ -404,14 +405,14 @@ static void txn_done(void *context, int result, const struct error *err)
     } else if (client->deletes) {
         struct slot *slot = client->slot[0];
         struct volume_id id = {slot->volume->object.id};
-        bool in_doubt = result == -EIO || result == -ESTALE;    // it may be gone all the same
+        bool in_doubt = result == -EIO || result == -ESTALE; // it may be gone all the same
         if (!in_doubt)
             reopen(workload, slot);
         else if (volume_open(workload->store, id, &slot->handle) < 0)
             slot->volume = NULL;
         release_exclusive(slot);
-    } else if (client->rename_or_resize) {
-        release_exclusive(client->slot[0]);
+    } else if (client->rename_or_resize && !(result == -EIO || result == -ESTALE)) {
+        release_exclusive(client->slot[0]); // a volume whose size is in doubt is left alone
     }
     finished(client);
 }
@@ -468,6 +469,7 @@ static void add_volume(struct client *client, struct txn *txn, struct slot *slot
     slot->volume = model_volume_add(workload->model, client->op, id.value, kind, size, name, parent);
     slot->handle = NULL;
     slot->in_flight = 0;
+    slot->walk = 0;
     slot->exclusive = true;
     client->created = slot;
 }
@@ -731,11 +733,35 @@ static bool start_resize(struct client *client)
 
 // ---- Choice ----
 
+// Writes walk through the volumes in order, so that every block is written again before the log comes round.
+static bool start_walk(struct client *client)
+{
+    struct workload *workload = client->workload;
+    struct slot *slot = any_slot(workload);
+    if (slot == NULL)
+        return false;
+    if (slot->walk >= size_of(slot))
+        slot->walk = 0;
+    client->io.op = VOLUME_WRITE;
+    client->io.offset = slot->walk;
+    client->io.length = (1 + pick(workload, 8)) * BLOCK_SIZE;
+    if (client->io.length > size_of(slot) - slot->walk)
+        client->io.length = size_of(slot) - slot->walk;
+    slot->walk += client->io.length;
+    client->op = model_begin(workload->model, MODEL_WRITE);
+    get_buffer(client, client->io.length);
+    model_fill(client->op->id, client->io.offset, client->buffer, client->io.length);
+    model_touch(workload->model, client->op, slot->volume, client->io.offset, client->io.length);
+    client->io.done = write_done;
+    submit(client, slot);
+    return true;
+}
+
 static bool start_rewrite(struct client *client)
 {
     unsigned dice = (unsigned)pick(client->workload, 100);
     if (dice < 80)
-        return start_write(client, true, 4);
+        return start_walk(client);
     return dice < 90 ? start_flush(client) : start_read(client);
 }
 
