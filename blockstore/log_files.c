@@ -94,7 +94,9 @@ int log_prewrite_sync(struct loop *loop, const char *path, uint64_t bytes)
 
 bool log_can_prepare_locked(struct log *log)
 {
-    if (log->closing || log->used_files + log->spare_files + (log->preparing ? 1 : 0) >= log->budget_files)
+    unsigned moving =
+            (log->preparing ? 1 : 0) + (log->rotation == ROTATION_RUN ? 1 : 0); // a spare on its way to use
+    if (log->closing || log->used_files + log->spare_files + moving >= log->budget_files)
         return false;
     return !log->prepare_failed || loop_now_ns(log->loops[0]) - log->prepare_failed_ns >= PREPARE_RETRY_NS;
 }

@@ -117,13 +117,18 @@ void model_flushed(struct model *model, uint64_t flush_began)
                 (unsigned long long)flush_began);
 }
 
-// Forgets what can never show again: it ended before a durable operation on the whole block was submitted.
-static void prune(struct model_history *history)
+// Forgets what can never show again in a volume: it ended before a durable operation on the whole block was
+// submitted, which itself ended before any read under way began. (In a base that is being made, neither
+// holds.)
+static void prune(const struct model *model, struct model_history *history)
 {
-    uint64_t latest = 0;
+    uint64_t horizon = model->clock + 1, latest = 0;
+    for (size_t i = 0; i < MODEL_READS_MAX; i++)
+        if (model->read[i] != 0 && model->read[i] < horizon)
+            horizon = model->read[i];
     for (size_t i = 1; i < history->count; i++) {
         const struct model_entry *entry = &history->entry[i];
-        if (entry->op->durable && entry->from == 0 && entry->to == BLOCK_SIZE &&
+        if (entry->op->durable && entry->op->ended < horizon && entry->from == 0 && entry->to == BLOCK_SIZE &&
                 entry->op->submitted > latest)
             latest = entry->op->submitted;
     }
@@ -136,10 +141,27 @@ static void prune(struct model_history *history)
     history->count = kept;
 }
 
+uint64_t model_read_begin(struct model *model)
+{
+    uint64_t began = ++model->clock;
+    for (size_t i = 0; i < MODEL_READS_MAX; i++) {
+        if (model->read[i] == 0) {
+            model->read[i] = began;
+            return began;
+        }
+    }
+    abort(); // more clients than the model was made for
+}
+
+void model_read_end(struct model *model, uint64_t began)
+{
+    for (size_t i = 0; i < MODEL_READS_MAX; i++)
+        if (model->read[i] == began)
+            model->read[i] = 0;
+}
+
 static void history_add(struct model_history *history, struct model_entry entry)
 {
-    if (history->count >= 8)
-        prune(history);
     history->entry = grow(history->entry, &history->capacity, history->count + 1, sizeof *history->entry);
     history->entry[history->count++] = entry;
 }
@@ -163,6 +185,12 @@ static void touch_blocks(struct model_history *block, uint64_t count, bool vast,
 void model_touch(struct model *model, struct model_op *op, struct model_volume *volume, uint64_t offset,
         uint64_t length)
 {
+    for (uint64_t i = layout_first_index(volume->vast, offset); i < volume->block_count; i++) {
+        if (layout_number(volume->vast, i) * BLOCK_SIZE >= offset + length)
+            break;
+        if (volume->block[i].count >= 8)
+            prune(model, &volume->block[i]);
+    }
     touch_blocks(volume->block, volume->block_count, volume->vast, op, offset, length);
     // A freeze under way may or may not catch it.
     for (size_t i = 0; i < model->base_count; i++) {
@@ -375,7 +403,7 @@ void model_observe(struct model *model, const struct picture *picture)
         const struct picture_volume *shown = picture_volume(picture, volume->object.id);
         for (uint64_t i = 0; shown != NULL && i < shown->content.count; i++) {
             struct model_history *history = &volume->block[i];
-            prune(history);
+            prune(model, history);
             if (settled(history))
                 continue;
             bool durable = true;

@@ -94,6 +94,8 @@ struct model_doc {
     size_t blob_bytes;
 };
 
+enum { MODEL_READS_MAX = 32 };
+
 struct model {
     uint64_t clock, next_id;
     struct model_op **op;
@@ -105,7 +107,8 @@ struct model {
     struct model_doc **doc;
     size_t doc_count, doc_capacity;
     struct model_op initial;
-    void **kept; // bytes of observed blocks
+    uint64_t read[MODEL_READS_MAX]; // when the reads under way began; 0 = none
+    void **kept;                    // bytes of observed blocks
     size_t kept_count, kept_capacity;
     FILE *trace;
 };
@@ -119,6 +122,9 @@ struct model_op *model_begin(struct model *model, enum model_kind kind);
 void model_end(struct model *model, struct model_op *op, int result, bool durable);
 uint64_t model_tick(struct model *model);                      // now; a flush begins
 void model_flushed(struct model *model, uint64_t flush_began); // its successful answer
+// A read that will be judged begins (now, returned) and has been judged.
+uint64_t model_read_begin(struct model *model);
+void model_read_end(struct model *model, uint64_t began);
 // The operation covers these bytes of the volume.
 void model_touch(struct model *model, struct model_op *op, struct model_volume *volume, uint64_t offset,
         uint64_t length);

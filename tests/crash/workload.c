@@ -146,6 +146,7 @@ static void read_done(struct volume_io *io, int result)
             !model_judge_read(workload->model, volume, client->base, io->offset, io->buffer, io->length,
                     client->began, why, sizeof why))
         fail(workload, "%.390s", why);
+    model_read_end(workload->model, client->began);
     if (client->base_handle != NULL)
         client->base_handle = base_close(client->base_handle);
     client->base = NULL;
@@ -308,7 +309,7 @@ static bool start_read(struct client *client)
     client->io.op = VOLUME_READ;
     choose_range(client, slot, chance(client->workload, 60), 24);
     get_buffer(client, client->io.length);
-    client->began = model_tick(client->workload->model);
+    client->began = model_read_begin(client->workload->model);
     client->io.done = read_done;
     client->base = NULL;
     submit(client, slot);
@@ -344,7 +345,7 @@ static bool start_base_read(struct client *client)
     if (client->io.offset + client->io.length > base->size_bytes)
         client->io.length = base->size_bytes - client->io.offset;
     get_buffer(client, client->io.length);
-    client->began = model_tick(workload->model);
+    client->began = model_read_begin(workload->model);
     client->io.done = read_done;
     base_submit(client->base_handle,
             sim_world_loop(workload->world, (unsigned)pick(workload, store_loop_count(workload->store))),
