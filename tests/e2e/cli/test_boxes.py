@@ -178,7 +178,7 @@ class Boxes(rig.Case):
         self.assertEqual(check.returncode, 0, check.stdout)
         os.unlink(self.path("disk"))
         self.assertEqual(self.daemon.json("start", name)["start_mode"], "cold")
-        self.assertEqual(self.sh(name, "cat kept; pgrep -f counter.py | wc -l"), "kept\n0\n")
+        self.assertEqual(self.sh(name, "cat kept; pgrep -f '[c]ounter.py' | wc -l"), "kept\n0\n")
 
     def from_snapshot(self, before):
         for shape in (["--cpus", "2"], ["--memory", "256"], ["--disk", "9G"], ["--network", "none"]):
