@@ -192,8 +192,10 @@ static void add_kernel(
     char tsc[40] = "";
     if (config->shape.machine == VM_MACHINE_MICROVM && host->tsc_khz != 0)
         snprintf(tsc, sizeof tsc, " tsc_early_khz=%u", host->tsc_khz);
+    // Without a way out, a name look-up must fail at once and not after half a minute.
+    const char *dns = config->shape.network == VM_NETWORK_USER ? "" : " ramet.dns=none";
     add(args, "-append");
-    add(args, "console=ttyS0 quiet panic=-1 random.trust_cpu=on cryptomgr.notests%s%s%s", tsc,
+    add(args, "console=ttyS0 quiet panic=-1 random.trust_cpu=on cryptomgr.notests%s%s%s%s", tsc, dns,
             config->kernel_append != NULL ? " " : "",
             config->kernel_append != NULL ? config->kernel_append : "");
 }

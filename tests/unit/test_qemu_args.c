@@ -151,6 +151,12 @@ static void test_network_kinds(void **state)
     config.shape.network = VM_NETWORK_USER;
     args = build(&config);
     assert_true(anywhere(&args, "user,id=net0,restrict=off"));
+    assert_false(anywhere(&args, "ramet.dns=none"));
+    qemu_args_free(&args);
+    config.shape.network = VM_NETWORK_RESTRICTED;
+    args = build(&config);
+    assert_true(anywhere(&args, "user,id=net0,restrict=on"));
+    assert_true(anywhere(&args, " ramet.dns=none"));
     qemu_args_free(&args);
 }
 
