@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -78,6 +79,22 @@ static uint64_t compare(
     return differ;
 }
 
+// Asks the kernel to reclaim what it can of guest memory, as a host short of memory would: clean pages of the
+// image that a scan has protected go, and come back when the guest reads or writes them.
+static void reclaim(struct machine *machine)
+{
+    struct vm_memory memory;
+    struct error err;
+    if (vm_get_memory(machine->vm, &memory, &err) < 0)
+        rig_fail("%s", err.text);
+    enum { PORTION = 64 << 20 };
+    for (uint64_t at = 0; at < memory.bytes; at += PORTION) {
+        struct iovec range = {.iov_base = (void *)(memory.address + at), .iov_len = PORTION};
+        if (process_madvise(machine->vm->pid_fd, &range, 1, MADV_PAGEOUT, 0) < 0)
+            rig_fail("cannot ask for reclaim of guest memory: %s", strerror(errno));
+    }
+}
+
 static void go_on(struct machine *machine)
 {
     struct error err;
@@ -101,6 +118,8 @@ static void rounds_of(struct machine *machine, struct base_id image, unsigned ro
     for (unsigned round = 0; round < rounds; round++) {
         struct capture_request request = machine_capture_request(machine, NULL);
         struct capture_result result;
+        if (image.value != 0 && round % 3 == 1)
+            reclaim(machine);
         request.leave_paused = true;
         machine_capture(&request, &result);
         uint64_t first = 0, differ = compare(machine, image, result.ids.memory, &first);
