@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log files: prewriting spares, rotation, retirement. Everything here runs on loop 0.
+// Log files: prewriting spares, rotation. Everything here runs on loop 0.
 #include "blockstore/log_private.h"
 
 #include <errno.h>
@@ -237,7 +237,7 @@ static void prepare_run(struct loop_work *work)
     loop_submit(log->loops[0], &prepare->op);
 }
 
-static void kick(struct log *log, _Atomic bool *posted, struct loop_work *work)
+void log_kick(struct log *log, _Atomic bool *posted, struct loop_work *work)
 {
     if (!atomic_exchange(posted, true))
         loop_post(log->loops[0], work);
@@ -245,7 +245,7 @@ static void kick(struct log *log, _Atomic bool *posted, struct loop_work *work)
 
 void log_kick_prepare(struct log *log)
 {
-    kick(log, &log->prepare_posted, &log->prepare_work);
+    log_kick(log, &log->prepare_posted, &log->prepare_work);
 }
 
 // ---- Rotation ----
@@ -253,7 +253,7 @@ void log_kick_prepare(struct log *log)
 void log_kick_rotation_locked(struct log *log)
 {
     if (log->rotation == ROTATION_DRAIN && log->in_flight == NULL && log->undelivered == 0)
-        kick(log, &log->rotate_posted, &log->rotate_work);
+        log_kick(log, &log->rotate_posted, &log->rotate_work);
 }
 
 uint64_t log_image_max_bytes(struct log *log)
@@ -401,138 +401,9 @@ static void rotate_run(struct loop_work *work)
     loop_submit(log->loops[0], &log->rotate_op);
 }
 
-// ---- Retirement: the oldest files, when nothing refers to them ----
-
-static bool file_unused(struct log *log, struct log_file *file)
-{
-    return file != log->current && atomic_load(&file->refs) == 0 && atomic_load(&file->pins) == 0;
-}
-
-static bool can_retire_locked(struct log *log)
-{
-    return !log->closing && !log->recovering && log->failed == 0 && file_unused(log, log->oldest);
-}
-
-// A file that only reads in flight hold back will retire soon.
-bool log_retire_expected_locked(struct log *log)
-{
-    bool dead = log->oldest != log->current && atomic_load(&log->oldest->refs) == 0;
-    return log->retiring || (dead && !log->closing && !log->retire_blocked);
-}
-
-void log_kick_retire(struct log *log)
-{
-    kick(log, &log->retire_posted, &log->retire_work);
-}
-
-static void retire_next(struct log *log);
-
-static void retire_stop(struct log *log)
-{
-    struct log_append *start = NULL;
-    pthread_mutex_lock(&log->lock);
-    log->retiring = false;
-    log_pump_locked(log, &start);
-    pthread_mutex_unlock(&log->lock);
-    log_start_writes(log, start);
-}
-
-static void retire_renamed(struct io_op *op, int64_t result)
-{
-    struct log *log = (struct log *)((char *)op - offsetof(struct log, retire_op));
-    struct log_append *start = NULL;
-    pthread_mutex_lock(&log->lock);
-    struct log_file *file = log->oldest;
-    log->oldest = file->next;
-    log->used_files--;
-    atomic_store(&log->table[file->number % LOG_TABLE_SIZE], NULL);
-    if (result < 0) {
-        log_fail_locked(log, (int)result); // the file keeps its old name: recovery takes it for retired
-    }
-    free(file->path);
-    file->path = log->retire_path;
-    file->number = 0;
-    file->dirty = false;
-    file->next = log->spares;
-    log->spares = file;
-    log->spare_files++;
-    if (log->rotation == ROTATION_SPARE)
-        log->rotation = ROTATION_IDLE;
-    log_pump_locked(log, &start);
-    pthread_mutex_unlock(&log->lock);
-    log_start_writes(log, start);
-    retire_next(log);
-}
-
-static void retire_next(struct log *log)
-{
-    pthread_mutex_lock(&log->lock);
-    struct log_file *file = log->oldest;
-    bool more = file->number < log->retire_to && file_unused(log, file) && log->failed == 0;
-    uint64_t number = log->next_spare_number;
-    log->next_spare_number += more ? 1 : 0;
-    pthread_mutex_unlock(&log->lock);
-    if (!more) {
-        retire_stop(log);
-        return;
-    }
-    log->retire_path = log_path(log->directory, "spare.", number);
-    log->retire_op = (struct io_op){
-            .code = IO_RENAME, .path = file->path, .path2 = log->retire_path, .done = retire_renamed};
-    loop_submit(log->loops[0], &log->retire_op);
-}
-
-static void retire_synced(struct log_sync *sync, int result)
-{
-    struct log *log = (struct log *)((char *)sync - offsetof(struct log, retire_sync));
-    if (result < 0)
-        retire_stop(log);
-    else
-        retire_next(log);
-}
-
-static void retire_logged(struct log_append *append, int result)
-{
-    struct log *log = (struct log *)((char *)append - offsetof(struct log, retire_append));
-    if (result < 0) {
-        pthread_mutex_lock(&log->lock);
-        log->retire_blocked = result == -ENOSPC;
-        pthread_mutex_unlock(&log->lock);
-        retire_stop(log);
-        return;
-    }
-    log->retire_sync = (struct log_sync){.loop = log->loops[0], .done = retire_synced};
-    log_sync(log, &log->retire_sync);
-}
-
-// What made the files dead must be durable before they are written over: the RETIRE record is the last of it.
-static void retire_run(struct loop_work *work)
-{
-    struct log *log = (struct log *)((char *)work - offsetof(struct log, retire_work));
-    atomic_store(&log->retire_posted, false);
-    pthread_mutex_lock(&log->lock);
-    bool go = !log->retiring && can_retire_locked(log);
-    if (go) {
-        struct log_file *file = log->oldest;
-        while (file_unused(log, file))
-            file = file->next;
-        log->retire_to = file->number;
-        log->retiring = true;
-    }
-    pthread_mutex_unlock(&log->lock);
-    if (!go)
-        return;
-    log->retire_append = (struct log_append){.loop = log->loops[0],
-            .kind = RECORD_RETIRE,
-            .reserve = true,
-            .volume = log->retire_to,
-            .done = retire_logged};
-    log_append_first(log, &log->retire_append);
-}
-
 void log_files_init(struct log *log)
 {
     log->rotate_work.run = rotate_run;
     log->prepare_work.run = prepare_run;
-    log->retire_work.run = retire_run;
+    log_retire_init(log);
 }

@@ -239,6 +239,7 @@ struct log *log_abandon(struct log *log)
         return NULL;
     free_files(log->oldest);
     free_files(log->spares);
+    free_files(log->graveyard);
     for (struct log_append *append = log->in_flight, *next; append != NULL; append = next) {
         next = append->next;
         if (append->header != NULL)

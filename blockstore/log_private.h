@@ -79,6 +79,7 @@ struct log {
     struct log_ack_queue *acks;                     // per loop
     struct log_file *oldest, *current;
     struct log_file *spares;
+    struct log_file *graveyard; // structures of unlinked files
     unsigned used_files, spare_files;
     uint64_t next_file_number, next_spare_number;
     enum log_rotation rotation;
@@ -129,6 +130,9 @@ void log_kick_retire(struct log *log);
 bool log_retire_expected_locked(struct log *log);
 bool log_can_prepare_locked(struct log *log);
 void log_files_init(struct log *log);
+void log_kick(struct log *log, _Atomic bool *posted, struct loop_work *work);
+// log_retire.c
+void log_retire_init(struct log *log);
 char *log_path(const char *directory, const char *prefix, uint64_t number);
 int log_file_open(struct loop *loop, const char *path, int flags, struct log_file *file); // drives the loop
 struct log_file *log_file_free(struct log_file *file);
