@@ -2,7 +2,9 @@
 """Field cases of NBD requests, one class each, named by their id. usage: nbd_cases.py [N01 ...]"""
 import os
 import random
+import shutil
 import subprocess
+import sys
 import threading
 import unittest
 
@@ -292,5 +294,12 @@ class N09(unittest.TestCase):
                 self.check(client)
 
 
+NEEDS = {"N04": ["nbdinfo", "nbdcopy"], "N09": ["nbdcopy", "qemu-img"]}
+
 if __name__ == "__main__":
+    chosen = sys.argv[1:] or list(NEEDS)
+    missing = [tool for case in chosen for tool in NEEDS.get(case, []) if not shutil.which(tool)]
+    if missing:
+        print("skipped: not installed: " + ", ".join(missing))
+        sys.exit(77)
     unittest.main(verbosity=2, warnings="ignore")
