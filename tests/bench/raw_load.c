@@ -14,10 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCK = 4096, QD_MAX = 64, FILL = 1024 * 1024 };
+enum { BLOCK = 4096, QD_MAX = 64, FILL = 1024 * 1024, SAMPLES_MAX = 1024 * 1024 };
 
 static unsigned pending;
 
@@ -46,12 +47,28 @@ static uint64_t next_random(void)
     return value;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
 static int fill(const char *path, uint64_t span)
 {
+    struct stat stat;
     int fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
-    uint8_t *buffer = io_buffer_alloc(FILL);
-    if (fd < 0)
+    if (fd < 0 || fstat(fd, &stat) < 0)
         return -errno;
+    if ((uint64_t)stat.st_blocks * 512 >= span)
+        return fd;
+    uint8_t *buffer = io_buffer_alloc(FILL);
     memset(buffer, 0x5a, FILL);
     for (uint64_t at = 0; at < span; at += FILL)
         if (pwrite(fd, buffer, FILL, (off_t)at) != FILL)
@@ -77,10 +94,11 @@ int main(int argc, char **argv)
     uint8_t *buffer = io_buffer_alloc((size_t)qd * BLOCK);
     struct io_op ops[QD_MAX], sync = {.code = IO_FDATASYNC, .fd = fd, .done = done};
     struct iovec iov[QD_MAX];
-    struct timespec begin, now;
-    uint64_t writes = 0, duration_ns = (uint64_t)(atof(argv[3]) * 1e9), spent_ns = 0;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    while (spent_ns < duration_ns) {
+    uint64_t *samples = malloc(SAMPLES_MAX * sizeof *samples);
+    uint64_t batches = 0, duration_ns = (uint64_t)(atof(argv[3]) * 1e9), begin = now_ns(), last = begin;
+    if (!samples)
+        abort();
+    while (last - begin < duration_ns && batches < SAMPLES_MAX) {
         for (unsigned i = 0; i < qd; i++) {
             uint8_t *block = buffer + (size_t)i * BLOCK;
             for (size_t at = 0; at < BLOCK; at += 8) {
@@ -101,12 +119,15 @@ int main(int argc, char **argv)
         pending++;
         loop_submit(loop, &sync);
         wait_all(loop);
-        writes += qd;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        spent_ns = (uint64_t)(now.tv_sec - begin.tv_sec) * 1000000000u + (uint64_t)now.tv_nsec -
-                   (uint64_t)begin.tv_nsec;
+        uint64_t now = now_ns();
+        samples[batches++] = now - last;
+        last = now;
     }
-    printf("{\"iops\": %.0f, \"requests\": %" PRIu64 "}\n", (double)writes * 1e9 / (double)spent_ns, writes);
+    qsort(samples, batches, sizeof *samples, compare);
+    printf("{\"iops\": %.0f, \"p50_iops\": %.0f, \"requests\": %" PRIu64 "}\n",
+            (double)(batches * qd) * 1e9 / (double)(last - begin), qd * 1e9 / (double)samples[batches / 2],
+            batches * qd);
+    free(samples);
     io_buffer_free(buffer);
     close(fd);
     io_ring_loop_destroy(loop);
