@@ -106,6 +106,35 @@ static bool fork_race(struct scenario_result *result)
     return true;
 }
 
+// Writes beyond the new end are in flight, some of them still reading the edges of their blocks, while the volume shrinks.
+static bool shrink_race(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct script script;
+        struct sim_options sim = {.loop_count = 4, .slow_per_mille = 150, .stall_per_mille = 50};
+        script_begin(&script, seed, &small_log, &sim);
+        struct model_volume *volume = script_create(&script, 32 * BLOCK_SIZE, NULL);
+        script_wait(&script, script_write(&script, volume, 0, 32 * BLOCK_SIZE, 0));
+        script_allow(&script, -EINVAL);
+        script_cut_always(&script, true);
+        for (unsigned round = 0; round < 3; round++) {
+            struct script_io *io[5] = {script_write(&script, volume, 28 * BLOCK_SIZE + 100, 1000, 0),
+                    script_write(&script, volume, 20 * BLOCK_SIZE, 8 * BLOCK_SIZE, 0)};
+            io[2] = script_resize(&script, volume, 16 * BLOCK_SIZE - round * 512);
+            io[3] = script_write(&script, volume, 29 * BLOCK_SIZE + 7, 5000, 0);
+            io[4] = script_write(&script, volume, 15 * BLOCK_SIZE + 9, 3000, 0);
+            for (unsigned i = 0; i < 5; i++)
+                script_wait(&script, io[i]);
+            script_look(&script);
+            script_wait(&script, script_resize(&script, volume, 32 * BLOCK_SIZE));
+            script_look(&script);
+        }
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
 // ---- The N-th call fails ----
 
 static bool sweep(struct scenario_result *result, enum io_code code, int error, const char *path,
@@ -394,6 +423,7 @@ const struct scenario scenarios[] = {
         {"slow-write", "an acknowledged write beside a slow large one", slow_write},
         {"rotation", "writes across a change of the log file, then one flush", rotation},
         {"fork-race", "writes in flight while their volume is forked", fork_race},
+        {"shrink-race", "writes in flight beyond the new end of a shrinking volume", shrink_race},
         {"failing-calls", "an error at the N-th write, sync, rename, open, unlink", failing_calls},
         {"no-room", "no room on the file system for new log files", no_room_for_spares},
         {"short-transfers", "short reads and writes everywhere", short_transfers},

@@ -248,6 +248,23 @@ struct model_volume *script_create(struct script *script, uint64_t size_bytes, s
     return volume;
 }
 
+struct script_io *script_resize(struct script *script, struct model_volume *volume, uint64_t size_bytes)
+{
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_TXN);
+    if (script->failed) {
+        answered(io, script->allowed, false);
+        return io;
+    }
+    struct txn *txn = txn_begin(script->rig.store);
+    txn_volume_resize(txn, (struct volume_id){volume->object.id}, size_bytes);
+    uint64_t before = model_latest(&volume->object)->size_bytes;
+    model_change(script->model, io->op, &volume->object)->size_bytes = size_bytes;
+    model_resized(script->model, io->op, volume, before, size_bytes);
+    txn_commit(txn, 0, txn_done, io);
+    return io;
+}
+
 void script_delete(struct script *script, struct model_volume *volume)
 {
     if (script->failed)

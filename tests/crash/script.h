@@ -28,6 +28,7 @@ void script_begin(struct script *script, uint64_t seed, const struct store_confi
 void script_join(struct script *script, const struct rig *rig, struct model *model);
 // Creates a volume and waits for it; over a base when given. Never NULL.
 struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent);
+struct script_io *script_resize(struct script *script, struct model_volume *volume, uint64_t size_bytes);
 void script_delete(struct script *script, struct model_volume *volume); // waits
 
 // Starting; the io stays valid until script_end.
