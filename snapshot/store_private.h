@@ -110,6 +110,9 @@ struct txn_op {
     struct volume *volume;
     struct freeze freeze;
     struct loop_work work;
+    struct write_state *fence; // of a shrink
+    bool fenced;
+    int prepare_result;
     uint64_t old_size_bytes;
     struct tree tree; // frozen root, until it is given to the base
 };
@@ -146,6 +149,13 @@ int volume_check_range(uint64_t size_bytes, const struct volume_io *io);
 uint64_t volume_blocks_of(uint64_t size_bytes);
 // volume_write.c, volume_read.c
 void volume_write_start(struct volume *volume, struct volume_io *io);
+// Calls fenced (perhaps before it returns) when every write that touches blocks [first, end) has been
+// answered; later ones wait until volume_unfence. Who holds the fence writes there with VOLUME_FENCED. [loop]
+struct write_state;
+enum { VOLUME_FENCED = 1 << 30 };
+struct write_state *volume_fence(
+        struct volume *volume, uint64_t first, uint64_t end, void (*fenced)(void *context), void *context);
+void volume_unfence(struct write_state *fence);
 void volume_read_start(struct store *store, struct loop *loop, const struct tree *tree, uint64_t size_bytes,
         struct volume_io *io);
 // recovery.c

@@ -304,8 +304,12 @@ static void append_record(struct txn *txn)
 static void prepared_on_loop(struct loop_work *work)
 {
     struct txn_op *op = (struct txn_op *)((char *)work - offsetof(struct txn_op, work));
-    if (--op->txn->waiting == 0)
-        append_record(op->txn);
+    struct txn *txn = op->txn;
+    if (op->prepare_result < 0 && txn->result == 0)
+        txn->result = error_set(&txn->err, op->prepare_result, "cannot clear the end of the last block: %s",
+                strerror(-op->prepare_result));
+    if (--txn->waiting == 0)
+        append_record(txn);
 }
 
 static void prepare_done(struct txn_op *op)
@@ -327,41 +331,65 @@ struct tail_zero {
     struct txn_op *op;
 };
 
+// From here on nothing is accepted beyond the new end, and nothing is in flight there.
+static void shrunk(struct txn_op *op)
+{
+    if (op->prepare_result == 0)
+        atomic_store(&op->volume->size_bytes, op->size_bytes);
+    volume_unfence(op->fence);
+    prepare_done(op);
+}
+
 static void tail_zeroed(struct volume_io *io, int result)
 {
     struct tail_zero *tail = (struct tail_zero *)io;
     struct txn_op *op = tail->op;
-    if (result < 0)
-        op->txn->result = error_set(
-                &op->txn->err, result, "cannot clear the end of the last block: %s", strerror(-result));
-    else
-        atomic_store(&op->volume->size_bytes, op->size_bytes);
+    op->prepare_result = result;
     free(tail);
-    prepare_done(op);
+    shrunk(op);
 }
 
-// A shrink hides the tail before the record is written, so that no later write can be answered there. The
-// rest of a block that the new end cuts is zeroed first: a later growth must not show it again.
-static void shrink(struct txn_op *op)
+static void shrink_fenced(struct txn_op *op)
 {
     uint64_t block_end = volume_blocks_of(op->size_bytes) << BLOCK_SHIFT;
     uint64_t end = block_end < op->old_size_bytes ? block_end : op->old_size_bytes;
+    if (end == op->size_bytes) {
+        shrunk(op);
+        return;
+    }
+    struct tail_zero *tail = calloc(1, sizeof *tail);
+    if (tail == NULL)
+        abort();
+    tail->op = op;
+    tail->io = (struct volume_io){.op = VOLUME_ZERO,
+            .flags = VOLUME_FENCED,
+            .offset = op->size_bytes,
+            .length = end - op->size_bytes,
+            .done = tail_zeroed};
+    volume_submit(op->volume, &tail->io);
+}
+
+static void fence_ready(void *context)
+{
+    struct txn_op *op = context;
+    op->fenced = true;
+    if (op->fence != NULL) // else shrink goes on when it knows the fence
+        shrink_fenced(op);
+}
+
+// A shrink hides the tail before the record is written, so that no later write can be answered there, and
+// waits for those in flight: their records must not come after it. The rest of a block that the new end cuts
+// is zeroed first: a later growth must not show it again.
+static void shrink(struct txn_op *op)
+{
     if (op->size_bytes >= op->old_size_bytes) {
         prepare_done(op);
-    } else if (end == op->size_bytes) {
-        atomic_store(&op->volume->size_bytes, op->size_bytes);
-        prepare_done(op);
-    } else {
-        struct tail_zero *tail = calloc(1, sizeof *tail);
-        if (tail == NULL)
-            abort();
-        tail->op = op;
-        tail->io = (struct volume_io){.op = VOLUME_ZERO,
-                .offset = op->size_bytes,
-                .length = end - op->size_bytes,
-                .done = tail_zeroed};
-        volume_submit(op->volume, &tail->io);
+        return;
     }
+    op->fence = volume_fence(
+            op->volume, op->size_bytes >> BLOCK_SHIFT, volume_blocks_of(op->old_size_bytes), fence_ready, op);
+    if (op->fenced)
+        shrink_fenced(op);
 }
 
 static void prepare_on_loop(struct loop_work *work)

@@ -33,6 +33,8 @@ struct write_state {
     uint64_t fill_first, fill_end; // blocks zeroed or trimmed
     char *tail_bounce;             // last block of an unaligned ZERO
     struct write_state *next, *previous;
+    void (*fenced)(void *context); // a fence (io is NULL): called when nothing else touches its blocks
+    void *fence_context;
     struct volume_io head_read, tail_read;
     struct log_sync sync;
 };
@@ -123,6 +125,10 @@ static void state_put(struct write_state *state)
     deactivate(volume, state);
     if (volume->parked != NULL)
         unpark(volume);
+    if (state->io == NULL) {
+        free(state);
+        return;
+    }
     if (state->result == 0 && (state->io->flags & VOLUME_FUA) != 0) {
         state->sync = (struct log_sync){.loop = volume->loop, .done = fua_done};
         log_sync(volume->store->log, &state->sync);
@@ -346,6 +352,10 @@ static void begin_unaligned(struct write_state *state, bool head, bool tail)
 static void state_begin(struct write_state *state)
 {
     struct volume_io *io = state->io;
+    if (io == NULL) { // stays until volume_unfence
+        state->fenced(state->fence_context);
+        return;
+    }
     uint64_t size = volume_size_bytes(state->volume), stop = io->offset + io->length;
     int r = volume_check_range(size, io); // it may have shrunk while the request was parked
     if (r < 0) {
@@ -401,6 +411,42 @@ static void copy_if_unaligned(struct write_state *state)
     memcpy(state->bounce, io->buffer, bytes);
 }
 
+// Starts it, or parks it behind those that it must not overtake.
+static void admit(struct volume *volume, struct write_state *state)
+{
+    bool check = state->exclusive || volume->exclusive > 0 || volume->parked != NULL;
+    bool holds_fence = state->io != NULL && (state->io->flags & VOLUME_FENCED) != 0;
+    if (check && !holds_fence && must_park(volume, state, NULL)) {
+        *volume->parked_tail = state;
+        volume->parked_tail = &state->next;
+        return;
+    }
+    activate(volume, state);
+    state_begin(state);
+}
+
+struct write_state *volume_fence(
+        struct volume *volume, uint64_t first, uint64_t end, void (*fenced)(void *context), void *context)
+{
+    struct write_state *state = calloc(1, sizeof *state);
+    if (state == NULL)
+        abort();
+    state->volume = volume;
+    state->left = 1;
+    state->first = first;
+    state->end = end;
+    state->exclusive = true;
+    state->fenced = fenced;
+    state->fence_context = context;
+    admit(volume, state);
+    return state;
+}
+
+void volume_unfence(struct write_state *fence)
+{
+    state_put(fence);
+}
+
 void volume_write_start(struct volume *volume, struct volume_io *io)
 {
     struct write_state *state = calloc(1, sizeof *state);
@@ -411,12 +457,5 @@ void volume_write_start(struct volume *volume, struct volume_io *io)
     state->left = 1;
     plan(state, volume_size_bytes(volume));
     copy_if_unaligned(state);
-    bool check = state->exclusive || volume->exclusive > 0 || volume->parked != NULL;
-    if (check && must_park(volume, state, NULL)) {
-        *volume->parked_tail = state;
-        volume->parked_tail = &state->next;
-        return;
-    }
-    activate(volume, state);
-    state_begin(state);
+    admit(volume, state);
 }
