@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { SHARDS_MAX = 64, RING_ENTRIES = 256 };
@@ -118,6 +119,16 @@ static int start_store(struct daemon *daemon, struct error *err)
     return 0;
 }
 
+// What `ls` asks about the mount point is answered from the kernel's memory from now on, and so also while no
+// daemon serves it: a look at the run directory must not wait for the next one.
+static void remember_mount(const char *mountpoint)
+{
+    struct stat st;
+    char value[64];
+    if (stat(mountpoint, &st) == 0)
+        (void)!getxattr(mountpoint, "security.selinux", value, sizeof value);
+}
+
 static int start_memory_images(struct daemon *daemon, struct error *err)
 {
     char mountpoint[PATH_MAX];
@@ -142,6 +153,8 @@ static int start_memory_images(struct daemon *daemon, struct error *err)
     }
     if (fuse_fd >= 0)
         close(fuse_fd); // mem_fuse has a duplicate
+    if (r == 0)
+        remember_mount(mountpoint);
     if (r == 0 && !adopted)
         r = keeper_put(daemon->run_dir, FUSE_NAME, mem_fuse_device_fd(daemon->fuse), err);
     return r;
@@ -242,7 +255,8 @@ static void remove_socket(struct daemon *daemon, int fd, const char *name)
 
 static void stop_front(struct daemon *daemon)
 {
-    // Sandboxes first: a command whose client is cut off is ended in its guest, but one that loses its daemon goes on.
+    // Sandboxes first: a command whose client is cut off is ended in its guest, but one that loses its daemon
+    // goes on.
     if (daemon->service.sandboxes != NULL)
         sandbox_quiesce_all(daemon->service.sandboxes);
     if (daemon->http != NULL)
