@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "vmglue/keeper_client.h"
+#include "vmglue/keeper_guard.h"
 #include "vmglue/keeper_wire.h"
 #include "vmglue/unix_socket.h"
 
@@ -27,7 +29,7 @@ static int set_timeouts(int fd)
     return 0;
 }
 
-static int connect_keeper(const char *run_dir, int *ret_fd, struct error *err)
+int keeper_client_connect(const char *run_dir, int *ret_fd, struct error *err)
 {
     char path[4096];
     if ((size_t)snprintf(path, sizeof path, "%s/keeper.sock", run_dir) >= sizeof path)
@@ -122,7 +124,7 @@ static int call(const char *run_dir, enum keeper_op op, const char *what, const 
 {
     int result = check_name(name, err);
     int fd;
-    if (result < 0 || (result = connect_keeper(run_dir, &fd, err)) < 0)
+    if (result < 0 || (result = keeper_client_connect(run_dir, &fd, err)) < 0)
         return result;
     struct keeper_reply reply;
     int got_fd = -1;
@@ -139,11 +141,23 @@ static int call(const char *run_dir, enum keeper_op op, const char *what, const 
     return 0;
 }
 
-int keeper_put(const char *run_dir, const char *name, int fd, struct error *err)
+int keeper_client_put(const char *run_dir, const char *name, int fd, struct error *err)
 {
     if (fd < 0)
         return error_set(err, -EBADF, "there is no descriptor to keep as \"%s\"", name);
     return call(run_dir, KEEPER_PUT, "keep", name, fd, NULL, err);
+}
+
+int keeper_put(const char *run_dir, const char *name, int fd, struct error *err)
+{
+    // Noted first: a keeper that dies now is replaced by one that has it.
+    keeper_guard_note(run_dir, name, fd);
+    int result = keeper_client_put(run_dir, name, fd, err);
+    if (result == -ENOTCONN && keeper_guard_revive(run_dir, err) == 0)
+        result = keeper_client_put(run_dir, name, fd, err);
+    if (result < 0)
+        keeper_guard_note(run_dir, name, -1);
+    return result;
 }
 
 int keeper_get(const char *run_dir, const char *name, int *ret_fd, struct error *err)
@@ -153,6 +167,7 @@ int keeper_get(const char *run_dir, const char *name, int *ret_fd, struct error 
 
 int keeper_drop(const char *run_dir, const char *name, struct error *err)
 {
+    keeper_guard_note(run_dir, name, -1);
     return call(run_dir, KEEPER_DROP, "drop", name, -1, NULL, err);
 }
 
@@ -160,7 +175,7 @@ int keeper_list(
         const char *run_dir, void (*each)(void *context, const char *name), void *context, struct error *err)
 {
     int fd;
-    int result = connect_keeper(run_dir, &fd, err);
+    int result = keeper_client_connect(run_dir, &fd, err);
     if (result < 0)
         return result;
     char after[KEEPER_NAME_MAX + 1] = "";
@@ -184,7 +199,7 @@ int keeper_list(
 int keeper_stop(const char *run_dir, struct error *err)
 {
     int fd;
-    int result = connect_keeper(run_dir, &fd, err);
+    int result = keeper_client_connect(run_dir, &fd, err);
     if (result == -ENOTCONN)
         return 0;
     if (result < 0)
@@ -204,7 +219,7 @@ int keeper_stop(const char *run_dir, struct error *err)
 static int ping(const char *run_dir, struct error *err)
 {
     int fd;
-    int result = connect_keeper(run_dir, &fd, err);
+    int result = keeper_client_connect(run_dir, &fd, err);
     if (result < 0)
         return result;
     struct keeper_reply reply;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keeper as a process: what it is given comes back, from whichever client, and nothing a client sends
 // hurts it.
+#include "vmglue/keeper_guard.h"
 #include "vmglue/keeper_wire.h"
 #include "vmglue/unix_socket.h"
 
@@ -300,6 +301,17 @@ static pid_t running_keeper(void)
     return (pid_t)atoi(line);
 }
 
+static void kill_keeper(void)
+{
+    pid_t pid = running_keeper();
+    int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    assert_true(pid_fd >= 0);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    struct pollfd poll_fd = {.fd = pid_fd, .events = POLLIN};
+    assert_int_equal(poll(&poll_fd, 1, 20000), 1);
+    close(pid_fd);
+}
+
 static void test_garbage(void **state)
 {
     put_text("kept", "still here");
@@ -408,17 +420,57 @@ static void test_new_session_and_no_inheritance(void **state)
 static void test_killed_keeper_is_replaced(void **state)
 {
     put_text("a", "b");
-    pid_t pid = running_keeper();
-    int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    assert_true(pid_fd >= 0);
-    assert_int_equal(kill(pid, SIGKILL), 0);
-    struct pollfd poll_fd = {.fd = pid_fd, .events = POLLIN};
-    assert_int_equal(poll(&poll_fd, 1, 20000), 1);
-    close(pid_fd);
+    kill_keeper();
     int fd;
     assert_int_equal(keeper_get(run_dir, "a", &fd, &err), -ENOTCONN);
     assert_ok(keeper_ensure(run_dir, libexec, &err)); // over the dead one's socket file
     assert_int_equal(keeper_get(run_dir, "a", &fd, &err), -ENOENT);
+}
+
+static void tell_pipe(void *context, const char *message)
+{
+    if (write(*(int *)context, message[0] != 0 && strstr(message, "had died") != NULL ? "r" : "?", 1) != 1)
+        abort();
+}
+
+static void wait_revival(int fd)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    char byte;
+    assert_int_equal(poll(&poll_fd, 1, 60000), 1);
+    assert_int_equal(read(fd, &byte, 1), 1);
+    assert_int_equal(byte, 'r');
+}
+
+static void test_guard_revives(void **state)
+{
+    int events[2], fd;
+    assert_int_equal(pipe2(events, O_CLOEXEC), 0);
+    put_text("before", "held when the guard came");
+    put_text("dropped", "x");
+    struct keeper_guard *guard, *second;
+    assert_ok(keeper_guard_start(run_dir, libexec, tell_pipe, &events[1], &guard, &err));
+    assert_int_equal(keeper_guard_start(run_dir, libexec, NULL, NULL, &second, &err), -EBUSY);
+    put_text("after", "first");
+    put_text("after", "put later, twice");
+    assert_ok(keeper_drop(run_dir, "dropped", &err));
+    for (unsigned round = 0; round < 3; round++) {
+        kill_keeper();
+        wait_revival(events[0]);
+        assert_kept("before", "held when the guard came");
+        assert_kept("after", "put later, twice");
+        assert_int_equal(keeper_get(run_dir, "dropped", &fd, &err), -ENOENT);
+    }
+    kill_keeper();
+    put_text("at-once", "does not wait for the guard's thread");
+    assert_kept("at-once", "does not wait for the guard's thread");
+    assert_kept("before", "held when the guard came");
+    wait_revival(events[0]);
+    guard = keeper_guard_stop(guard);
+    kill_keeper();
+    assert_int_equal(keeper_get(run_dir, "before", &fd, &err), -ENOTCONN); // nobody guards it any more
+    close(events[0]);
+    close(events[1]);
 }
 
 static void test_start_failures_have_words(void **state)
@@ -460,6 +512,7 @@ int main(void)
             test(test_one_keeper_from_many_starters),
             test(test_new_session_and_no_inheritance),
             test(test_killed_keeper_is_replaced),
+            test(test_guard_revives),
             test(test_start_failures_have_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
