@@ -13,7 +13,7 @@ struct keeper_guard;
 
 // A keeper must answer (keeper_ensure); what it holds already is copied. event(), which may be NULL, is told
 // of a revival, or of why there is none (it is tried again every second), from the guard's thread or that of
-// a keeper_put.
+// a keeper_put; it must not call the keeper.
 int keeper_guard_start(const char *run_dir, const char *libexec_dir,
         void (*event)(void *context, const char *message), void *context, struct keeper_guard **ret_guard,
         struct error *err);

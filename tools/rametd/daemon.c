@@ -10,6 +10,7 @@
 #include "tools/rametd/operator_exports.h"
 #include "tools/rametd/run_dir.h"
 #include "vmglue/keeper.h"
+#include "vmglue/keeper_guard.h"
 #include "vmglue/mem_fuse.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/service.h"
@@ -34,6 +35,7 @@ struct daemon {
     struct loop *loops[SHARDS_MAX];
     unsigned loop_count, running_loops;
     struct store *store;
+    struct keeper_guard *keeper;
     struct mem_fuse *fuse;
     struct nbd_server *nbd;
     struct http_server *http;
@@ -46,7 +48,7 @@ static void log_request(void *context, const char *request_id, const char *metho
     log_line("%s %s %s %d %.1f ms", request_id, method, path, status, (double)duration_ns / 1e6);
 }
 
-static void log_sandbox(void *context, const char *message)
+static void log_message(void *context, const char *message)
 {
     log_line("%s", message);
 }
@@ -135,6 +137,8 @@ static int start_memory_images(struct daemon *daemon, struct error *err)
     int fuse_fd = -1;
     snprintf(mountpoint, sizeof mountpoint, "%s/mem", daemon->run_dir);
     int r = keeper_ensure(daemon->run_dir, daemon->libexec_dir, err);
+    if (r == 0)
+        r = keeper_guard_start(daemon->run_dir, daemon->libexec_dir, log_message, NULL, &daemon->keeper, err);
     if (r == 0) {
         r = keeper_get(daemon->run_dir, FUSE_NAME, &fuse_fd, err);
         if (r == -ENOENT)
@@ -193,7 +197,7 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
             .accel = strcmp(accel, "kvm") == 0   ? VM_ACCEL_KVM
                      : strcmp(accel, "tcg") == 0 ? VM_ACCEL_TCG
                                                  : VM_ACCEL_AUTO,
-            .log = log_sandbox,
+            .log = log_message,
     };
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);
 }
@@ -270,6 +274,7 @@ static void stop_front(struct daemon *daemon)
 // With guests that run on, the keeper holds what they need; without any it has nothing to do.
 static void stop_memory_images(struct daemon *daemon, unsigned running)
 {
+    daemon->keeper = keeper_guard_stop(daemon->keeper);
     if (daemon->fuse == NULL)
         return;
     daemon->fuse = mem_fuse_stop(daemon->fuse, running == 0);
