@@ -17,6 +17,10 @@ static bool begin(struct http_request *request)
     request->begun = true;
     pthread_cond_broadcast(&request->changed);
     pthread_mutex_unlock(&request->lock);
+    // The connection's thread may be waiting for room in the pipe, and sends nothing before it has taken the
+    // whole body.
+    if (request->in != NULL)
+        http_pipe_break(request->in);
     return first;
 }
 

@@ -66,7 +66,8 @@ __attribute__((format(printf, 4, 5))) void http_reply_error(
 // From a struct error: `kind` ("sandbox", "volume", ...) makes the code; the status follows the errno.
 void http_reply_failure(struct http_request *request, const char *kind, const struct error *err);
 // HTTP_STREAM: begins an answer; size -1 = unknown (chunked). Then http_reply_write until the handler
-// returns.
+// returns. HTTP sends answers after requests: what is left of the body is given up (http_request_read says
+// -EPIPE).
 void http_reply_begin(struct http_request *request, int status, const char *content_type, int64_t size);
 int http_reply_write(
         struct http_request *request, const void *bytes, size_t size); // -EPIPE: the client is gone
