@@ -109,13 +109,13 @@ static int watch(struct child *child, struct collector *out, struct collector *e
         struct progress *progress)
 {
     struct pollfd fds[3] = {{.fd = child->out, .events = POLLIN}, {.fd = child->err, .events = POLLIN},
-            {.fd = watch_fd, .events = POLLIN}};
+            {.fd = watch_fd, .events = POLLRDHUP}}; // its end, not the comments that keep it alive
     int result = 0, status = 0;
     while (fds[0].fd >= 0 || fds[1].fd >= 0) {
         char buffer[4096];
         if (poll(fds, 3, -1) < 0 && errno != EINTR)
             break;
-        if (fds[2].fd >= 0 && fds[2].revents != 0) {
+        if (fds[2].fd >= 0 && (fds[2].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
             kill(child->pid, SIGKILL);
             fds[2].fd = -1;
             result = -EPIPE;

@@ -17,7 +17,8 @@ struct qemu_img_info {
 };
 // format NULL = let qemu-img tell it by the content (never trusted for what guests may have written).
 int qemu_img_probe(const char *file, const char *format, struct qemu_img_info *ret_info, struct error *err);
-// `convert`; target_exists: -n. watch_fd >= 0: when it can be read, the copy is ended and -EPIPE returned.
+// `convert`; target_exists: -n. watch_fd >= 0: when its other side closes, the copy is ended and
+// -EPIPE returned.
 int qemu_img_convert(const char *source, const char *source_format, const char *target,
         const char *target_format, bool target_exists, int watch_fd, struct progress *progress,
         struct error *err);

@@ -160,6 +160,20 @@ class Volumes(rig.Case):
         with open(slow, "rb") as file:
             self.assertEqual(self.export("half"), file.read())
 
+    def test_a_copy_may_take_longer_than_the_daemon_is_quiet(self):
+        """The stream that holds a transfer open gets a comment after ten quiet seconds; it must not end the copy."""
+        self.daemon.ramet("volume", "import", "v", self.slow_file(), "--format", "raw")
+        child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "export", "v", self.path("out")],
+                                 stdout=subprocess.DEVNULL)
+        copier = []
+        self.wait(lambda: copier.extend(pid for pid, words in rig.commands() if words[0] == "qemu-img" and "convert" in words and
+                                        self.root in words[-1]) or copier or child.poll() is not None)
+        os.kill(copier[0], signal.SIGSTOP)
+        time.sleep(12)    # not a wait for anything: the time that it is to be slow
+        os.kill(copier[0], signal.SIGCONT)
+        self.assertEqual(child.wait(rig.HANG_SECS), 0)
+        self.assertEqual(self.read("out"), self.read("slow"))
+
     def test_I08_a_full_store(self):
         self.daemon.stop()
         self.daemon.start("--log-budget", str(512 * MIB))
