@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// usage: machine_test ram|generations|shape|reboot [COUNT] [q35|microvm]
+// usage: machine_test ram|generations|shape|reboot|random [COUNT] [q35|microvm]
 #include "tests/e2e/cases.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RAM_ROUNDS = 40, GENERATIONS = 10, LONG_FACTOR = 10 };
+enum { RAM_ROUNDS = 40, GENERATIONS = 10, FORKS = 20, LONG_FACTOR = 10 };
 
 int main(int argc, char **argv)
 {
@@ -14,12 +14,12 @@ int main(int argc, char **argv)
     unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0,
              factor = getenv("RAMET_TEST_LONG") != NULL ? LONG_FACTOR : 1;
     enum vm_machine machine = VM_MACHINE_Q35;
-    static const char *const names[] = {"ram", "generations", "shape", "reboot"};
+    static const char *const names[] = {"ram", "generations", "shape", "reboot", "random"};
     unsigned which = 0;
-    while (which < 4 && strcmp(name, names[which]) != 0)
+    while (which < 5 && strcmp(name, names[which]) != 0)
         which++;
-    if (which == 4 || (argc > 3 && vm_machine_parse(argv[3], &machine) < 0)) {
-        fprintf(stderr, "usage: machine_test ram|generations|shape|reboot [COUNT] [q35|microvm]\n");
+    if (which == 5 || (argc > 3 && vm_machine_parse(argv[3], &machine) < 0)) {
+        fprintf(stderr, "usage: machine_test ram|generations|shape|reboot|random [COUNT] [q35|microvm]\n");
         return 2;
     }
     struct rig rig;
@@ -31,8 +31,10 @@ int main(int argc, char **argv)
         case_generations(&rig, count != 0 ? count : GENERATIONS * factor);
     else if (which == 2)
         case_shape(&rig);
-    else
+    else if (which == 3)
         case_reboot(&rig);
+    else
+        case_random(&rig, count != 0 ? count : FORKS * factor);
     rig_close(&rig);
     return 0;
 }
