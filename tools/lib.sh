@@ -4,6 +4,9 @@
 
 root=$(cd "$tools/.." && pwd)
 
+# A user's path has no sbin, where mkfs, debugfs and depmod are.
+PATH=$PATH:/usr/sbin:/sbin
+
 # Downloaded packages are kept here between builds; everything made from them is in build/.
 cache=${RAMET_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var}/.cache}/ramet}
 
@@ -34,8 +37,7 @@ as_root() {
 need_commands() {
     local pair missing=
     for pair in "$@"; do
-        command -v "${pair#*:}" > /dev/null || [ -x "/sbin/${pair#*:}" ] || [ -x "/usr/sbin/${pair#*:}" ] ||
-            missing="$missing ${pair%%:*}"
+        command -v "${pair#*:}" > /dev/null || missing="$missing ${pair%%:*}"
     done
     [ -z "$missing" ] || die "missing packages:$missing. Install them with: apt-get install$missing (tools/deps does it)"
 }

@@ -68,9 +68,14 @@ const char *cli_run_dir(struct cli *cli)
         return cli->run_dir;
     if (given != NULL && given[0] != '\0')
         return given;
-    if (geteuid() == 0 || runtime == NULL || runtime[0] == '\0')
+    // Without a session's folder a user reaches root's daemon where that is allowed, else has one of his own.
+    bool session = runtime != NULL && runtime[0] != '\0';
+    if (geteuid() == 0 || (!session && access("/run/ramet/api.sock", W_OK) == 0))
         return "/run/ramet";
-    snprintf(cli->run_default, sizeof cli->run_default, "%s/ramet", runtime);
+    if (session)
+        snprintf(cli->run_default, sizeof cli->run_default, "%s/ramet", runtime);
+    else
+        snprintf(cli->run_default, sizeof cli->run_default, "/tmp/ramet-%u", (unsigned)geteuid());
     return cli->run_default;
 }
 

@@ -89,6 +89,20 @@ static int lock(const char *path, int *ret_fd, struct error *err)
     return 0;
 }
 
+// Who may write there can put his own sockets in our place; below a folder for everybody that matters.
+static int check_owner(const char *path, struct error *err)
+{
+    struct stat stat;
+    if (lstat(path, &stat) < 0)
+        return error_set(err, -errno, "the run directory %s cannot be used: %s", path, strerror(errno));
+    if (geteuid() != 0 && (stat.st_uid != geteuid() || (stat.st_mode & 022) != 0))
+        return error_set(err, -EPERM,
+                "the run directory %s belongs to somebody else, or others may write to it; name another with "
+                "--run",
+                path);
+    return 0;
+}
+
 int run_dir_take(const char *path, char **ret_path, int *ret_lock_fd, struct error *err)
 {
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
@@ -96,7 +110,9 @@ int run_dir_take(const char *path, char **ret_path, int *ret_lock_fd, struct err
     char *absolute = realpath(path, NULL);
     if (absolute == NULL)
         return error_set(err, -errno, "the run directory %s cannot be used: %s", path, strerror(errno));
-    int r = lock(absolute, ret_lock_fd, err);
+    int r = check_owner(absolute, err);
+    if (r == 0)
+        r = lock(absolute, ret_lock_fd, err);
     if (r < 0)
         free(absolute);
     else
