@@ -473,6 +473,63 @@ static void test_guard_revives(void **state)
     close(events[1]);
 }
 
+// Starts one that ends after three seconds of loneliness; returns its pidfd, and a
+// connection to close when it may begin to count.
+static int start_impatient(int *ret_connection)
+{
+    assert_ok(keeper_stop(run_dir, &err));
+    char command[5000];
+    snprintf(command, sizeof command, "[ \"$('%s/ramet-keeper' '%s' 3)\" = ready ]", libexec, run_dir);
+    assert_int_equal(system(command), 0);
+    *ret_connection = connect_raw();
+    int pid_fd = (int)syscall(SYS_pidfd_open, running_keeper(), 0);
+    assert_true(pid_fd >= 0);
+    return pid_fd;
+}
+
+static void assert_ends(int pid_fd)
+{
+    struct pollfd poll_fd = {.fd = pid_fd, .events = POLLIN};
+    assert_int_equal(poll(&poll_fd, 1, 60000), 1);
+    close(pid_fd);
+}
+
+static void test_ends_when_it_holds_nothing(void **state)
+{
+    int connection, pid_fd = start_impatient(&connection);
+    put_text("a", "b");
+    assert_ok(keeper_drop(run_dir, "a", &err));
+    close(connection);
+    assert_ends(pid_fd);
+    char path[300];
+    snprintf(path, sizeof path, "%s/keeper.sock", run_dir);
+    assert_int_equal(access(path, F_OK), -1); // and cleans up
+}
+
+static void test_ends_when_out_of_reach(void **state)
+{
+    int connection, pid_fd = start_impatient(&connection);
+    int read_fd = put_pipe("x");
+    char path[300];
+    snprintf(path, sizeof path, "%s/keeper.sock", run_dir);
+    close(connection);
+    assert_int_equal(unlink(path), 0); // nobody can ask for "x" any more
+    assert_ends(pid_fd);
+    assert_hung_up(read_fd);
+    close(read_fd);
+}
+
+static void test_ends_on_sigterm(void **state)
+{
+    int read_fd = put_pipe("x");
+    pid_t pid = running_keeper();
+    int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_ends(pid_fd);
+    assert_hung_up(read_fd);
+    close(read_fd);
+}
+
 static void test_start_failures_have_words(void **state)
 {
     assert_true(keeper_ensure("/nonexistent/run", libexec, &err) < 0);
@@ -513,6 +570,9 @@ int main(void)
             test(test_new_session_and_no_inheritance),
             test(test_killed_keeper_is_replaced),
             test(test_guard_revives),
+            test(test_ends_when_it_holds_nothing),
+            test(test_ends_when_out_of_reach),
+            test(test_ends_on_sigterm),
             test(test_start_failures_have_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
