@@ -55,8 +55,10 @@ int log_file_open(struct loop *loop, const char *path, int flags, struct log_fil
     if (fd < 0)
         return (int)fd;
     int64_t read_fd = open_sync(loop, path, O_RDONLY);
-    if (read_fd < 0)
+    if (read_fd < 0) {
+        log_close_fd(loop, (int)fd);
         return (int)read_fd;
+    }
     file->fd = (int)fd;
     file->read_fd = (int)read_fd;
     return 0;

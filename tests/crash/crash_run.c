@@ -22,6 +22,7 @@ struct run {
     struct model *model;
     struct workload *workload;
     uint64_t last_io;
+    struct sim_fault fault; // in the first generation; nth 0 = none
 };
 
 __attribute__((format(printf, 2, 3))) static void fail(struct run *run, const char *format, ...)
@@ -50,6 +51,7 @@ static uint64_t mix(uint64_t a, uint64_t b, uint64_t c)
 
 static void crash_point(struct run *run)
 {
+    static const char *const during[] = {"", ", power cut during recovery", ", kill during recovery"};
     uint64_t io = sim_world_io_count(run->rig.world);
     uint64_t random = mix(run->options->seed, io, run->generation);
     bool power = sim_random_below(&random, 100) < 70;
@@ -60,25 +62,25 @@ static void crash_point(struct run *run)
             .trace = run->options->only_cut ? run->options->trace : NULL};
     struct sim_world *after = power ? sim_world_after_power_cut(run->rig.world, seed, &sim)
                                     : sim_world_after_kill(run->rig.world, seed, &sim);
-    struct rig_options options = {.loop_count = 1 + (unsigned)sim_random_below(&random, 3),
-            .seed = seed,
-            .recheck = sim_random_below(&random, 100) < 15,
-            .cut_first = sim_random_below(&random, 100) < 15};
+    struct rig_options options = {.seed = seed};
+    options.loop_count = 1 + (unsigned)sim_random_below(&random, 3);
+    options.recheck = sim_random_below(&random, 100) < 15;
+    uint64_t dice = sim_random_below(&random, 100);
+    options.first = dice < 12 ? RIG_CUT_FIRST : dice < 20 ? RIG_KILL_FIRST : RIG_NOT_FIRST;
     struct picture picture;
     char why[1400];
     run->result->points++;
     if (run->options->only_cut && run->options->trace)
         fprintf(run->options->trace, "==== crash point: %s%s ====\n", power ? "power cut" : "kill",
-                options.cut_first ? ", and power cut during recovery" : "");
+                during[options.first]);
     if (rig_recover(after, &options, &picture, why, sizeof why) < 0) {
         fail(run, "%s: %s", power ? "power cut" : "kill", why);
         return;
     }
     // A power cut during the recovery from a kill also takes what was never synced.
-    enum model_mode mode = power || options.cut_first ? MODEL_POWER_CUT : MODEL_KILLED;
+    enum model_mode mode = power || options.first == RIG_CUT_FIRST ? MODEL_POWER_CUT : MODEL_KILLED;
     if (!model_judge(run->model, &picture, mode, why, sizeof why))
-        fail(run, "%s%s: %s", power ? "power cut" : "kill",
-                options.cut_first ? ", power cut during recovery" : "", why);
+        fail(run, "%s%s: %s", power ? "power cut" : "kill", during[options.first], why);
     picture_free(&picture);
 }
 
@@ -295,10 +297,10 @@ static void check_after_fault(struct run *run)
 
 static void generation(struct run *run)
 {
-    run->load.faults = run->options->workload.faults || (run->options->fault != NULL && run->generation == 0);
+    run->load.faults = run->options->workload.faults || (run->fault.nth != 0 && run->generation == 0);
     run->workload = workload_create(run->rig.world, run->rig.store, run->model,
             mix(run->options->seed, run->generation, 5), &run->load);
-    const struct sim_fault *fault = run->generation == 0 ? run->options->fault : NULL;
+    const struct sim_fault *fault = run->generation == 0 && run->fault.nth != 0 ? &run->fault : NULL;
     if (fault != NULL)
         sim_world_fault(run->rig.world, fault);
     unsigned next_check = 40 + (unsigned)(sim_random(&run->random) % 60);
@@ -374,6 +376,23 @@ static void next_generation(struct run *run)
     }
 }
 
+// What only some seeds have: many short lives, a file system that is nearly full, one failing call.
+static void configure_rarities(struct run *run)
+{
+    static const enum io_code codes[] = {IO_WRITE, IO_FDATASYNC, IO_FSYNC_DIR, IO_RENAME, IO_OPEN, IO_READ};
+    uint64_t dice = sim_random_below(&run->random, 100), amount = sim_random(&run->random);
+    if (dice < 10) {
+        run->generations = 10;
+        run->load.operations = 30;
+    } else if (dice < 20) {
+        run->sim.capacity_bytes = run->config.log_budget_bytes / 16 * (6 + amount % 10);
+    } else if (dice < 30) {
+        run->fault = (struct sim_fault){
+                .code = codes[amount % 6], .nth = 1 + amount / 6 % 120, .error = amount % 7 ? EIO : ENOSPC};
+        run->generations = 2;
+    }
+}
+
 static void configure(struct run *run)
 {
     const struct crash_run_options *options = run->options;
@@ -387,12 +406,14 @@ static void configure(struct run *run)
         run->sim.stall_per_mille = sim_random(&run->random) % 2 ? 30 : 0;
     }
     run->load = options->workload;
-    if (run->load.clients == 0)
-        run->load = (struct workload_options){.clients = 1 + (unsigned)sim_random_below(&run->random, 6),
-                .operations = 60 + (unsigned)sim_random_below(&run->random, 200),
-                .max_volumes = 2 + (unsigned)sim_random_below(&run->random, 6),
-                .max_blocks = 4 + sim_random_below(&run->random, sim_random(&run->random) % 4 ? 60 : 200),
-                .vast = sim_random(&run->random) % 3 == 0};
+    if (run->load.clients == 0) {
+        run->load.clients = 1 + (unsigned)sim_random_below(&run->random, 6);
+        run->load.operations = 60 + (unsigned)sim_random_below(&run->random, 200);
+        run->load.max_volumes = 2 + (unsigned)sim_random_below(&run->random, 6);
+        uint64_t most = sim_random(&run->random) % 4 ? 60 : 200;
+        run->load.max_blocks = 4 + sim_random_below(&run->random, most);
+        run->load.vast = sim_random(&run->random) % 3 == 0;
+    }
     if (options->operations != 0)
         run->load.operations = options->operations;
     run->config = options->store;
@@ -403,6 +424,10 @@ static void configure(struct run *run)
     }
     run->generations =
             options->generations ? options->generations : 1 + (unsigned)sim_random_below(&run->random, 3);
+    if (options->fault != NULL)
+        run->fault = *options->fault;
+    else if (options->workload.clients == 0 && !options->sim_given)
+        configure_rarities(run);
 }
 
 void crash_run(const struct crash_run_options *options, struct crash_run_result *ret_result)

@@ -324,7 +324,7 @@ void model_resized(struct model *model, struct model_op *txn, struct model_volum
     if (new_bytes < old_bytes)
         touch_blocks(volume->block, volume->block_count, volume->vast, txn, new_bytes,
                 (old_bytes - new_bytes + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE);
-    else    // new space reads zero, whatever raced with an earlier shrink
+    else // new space reads zero, whatever raced with an earlier shrink
         touch_blocks(volume->block, volume->block_count, volume->vast, txn, old_bytes, new_bytes - old_bytes);
     // Blocks that a fork's base has beyond the old end were never part of this volume.
     for (uint64_t i = layout_count(old_bytes); i < volume->block_count; i++)

@@ -112,7 +112,9 @@ static struct sim_world *interrupt(struct sim_world *world, const struct rig_opt
     struct rig rig;
     if (rig_open(&rig, world, options->loop_count, text, sizeof text) == 0)
         rig_close(&rig, text, sizeof text);
-    struct sim_world *after = sim_world_after_power_cut(world, sim_random(&random), NULL);
+    uint64_t seed = sim_random(&random);
+    struct sim_world *after = options->first == RIG_CUT_FIRST ? sim_world_after_power_cut(world, seed, NULL)
+                                                              : sim_world_after_kill(world, seed, NULL);
     sim_world_destroy(world);
     return after;
 }
@@ -120,7 +122,7 @@ static struct sim_world *interrupt(struct sim_world *world, const struct rig_opt
 int rig_recover(struct sim_world *world, const struct rig_options *options, struct picture *ret_picture,
         char *why, size_t why_size)
 {
-    if (options->cut_first)
+    if (options->first != RIG_NOT_FIRST)
         world = interrupt(world, options);
     int result = look(world, options, ret_picture, why, why_size);
     sim_world_destroy(world);

@@ -28,8 +28,12 @@ struct rig_options {
     unsigned loop_count;
     bool tolerant;
     bool recheck;
-    bool cut_first; // recovery itself is cut by a power cut at some I/O, then done again
-    uint64_t seed;  // for all choices here
+    enum {
+        RIG_NOT_FIRST,
+        RIG_CUT_FIRST,
+        RIG_KILL_FIRST
+    } first;       // recovery itself ends so at some I/O, and is done again
+    uint64_t seed; // for all choices here
     FILE *trace;
 };
 // Consumes the world. The picture is valid when it returns 0.

@@ -106,7 +106,8 @@ static bool fork_race(struct scenario_result *result)
     return true;
 }
 
-// Writes beyond the new end are in flight, some of them still reading the edges of their blocks, while the volume shrinks.
+// Writes beyond the new end are in flight, some of them still reading the edges of their blocks, while the
+// volume shrinks.
 static bool shrink_race(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
@@ -176,7 +177,8 @@ static bool failing_calls(struct scenario_result *result)
                 sweep(result, IO_FDATASYNC, EIO, NULL, 0, &runs) &&
                 sweep(result, IO_FSYNC_DIR, EIO, NULL, 0, &runs) &&
                 sweep(result, IO_RENAME, EIO, NULL, 0, &runs) &&
-                sweep(result, IO_OPEN, EIO, NULL, 0, &runs) && sweep(result, IO_UNLINK, EIO, NULL, 0, &runs);
+                sweep(result, IO_OPEN, EIO, NULL, 0, &runs) &&
+                sweep(result, IO_UNLINK, EIO, NULL, 0, &runs) && sweep(result, IO_READ, EIO, NULL, 0, &runs);
     snprintf(result->note, sizeof result->note, "%u runs, each with one call failing, until a run met none",
             runs);
     return good;
@@ -222,6 +224,55 @@ static bool short_transfers(struct scenario_result *result)
     }
     snprintf(result->note, sizeof result->note, "%u runs", runs);
     return good;
+}
+
+// The N-th call of a recovery fails: it is refused or comes up right, and the next one comes up as if nothing
+// had been.
+static bool failing_recovery(struct scenario_result *result)
+{
+    static const enum io_code codes[] = {
+            IO_READ, IO_WRITE, IO_FDATASYNC, IO_FSYNC_DIR, IO_OPEN, IO_UNLINK, IO_RENAME};
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
+        for (unsigned i = 0; i < 40; i++)
+            script_wait(&script, script_write(&script, volume, i * 7 % 56 * BLOCK_SIZE, 8 * BLOCK_SIZE,
+                                         i % 8 == 0 ? VOLUME_FUA : 0));
+        for (unsigned i = 0; i < sizeof codes / sizeof codes[0]; i++)
+            script_fail_recovery(&script, codes[i]);
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
+// Rows enough to make the image at the head of a log file several records.
+static bool large_catalog(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct script script;
+        struct sim_options sim = {.loop_count = 4, .slow_per_mille = 20};
+        script_begin(&script, seed, &small_log, &sim);
+        struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
+        for (unsigned i = 0; i < 11; i++)
+            script_wait(&script, script_doc(&script, 8000 + i * 100));
+        for (unsigned round = 0; round < 3; round++) {
+            for (unsigned i = 0; i < 7; i++)
+                script_wait(
+                        &script, script_write(&script, volume, i * 9 % 48 * BLOCK_SIZE, 9 * BLOCK_SIZE, 0));
+            script_cut_always(&script, round == 1);
+            for (unsigned i = 0; i < 3; i++)
+                script_wait(&script,
+                        script_write(&script, volume, (5 + i) * BLOCK_SIZE, (2 + i) * BLOCK_SIZE, 0));
+            script_wait(&script, script_flush(&script, volume));
+            script_cut_always(&script, false);
+        }
+        script_interrupt_recovery(&script);
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
 }
 
 // ---- Log space ----
@@ -425,6 +476,8 @@ const struct scenario scenarios[] = {
         {"fork-race", "writes in flight while their volume is forked", fork_race},
         {"shrink-race", "writes in flight beyond the new end of a shrinking volume", shrink_race},
         {"failing-calls", "an error at the N-th write, sync, rename, open, unlink", failing_calls},
+        {"failing-recovery", "an error at the N-th call of a recovery", failing_recovery},
+        {"large-catalog", "a catalog whose image takes several records", large_catalog},
         {"no-room", "no room on the file system for new log files", no_room_for_spares},
         {"short-transfers", "short reads and writes everywhere", short_transfers},
         {"never-full", "rewriting little data for ever in a small log", never_full},

@@ -310,6 +310,30 @@ struct script_io *script_fork(struct script *script, struct model_volume *volume
     return io;
 }
 
+struct script_io *script_doc(struct script *script, size_t body_bytes)
+{
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_TXN);
+    if (script->failed) {
+        answered(io, script->allowed, false);
+        return io;
+    }
+    struct model_doc *row = model_doc_add(script->model, 0, DOC_OTHER, 0, 0);
+    struct model_state *state = model_change(script->model, io->op, &row->object);
+    state->exists = true;
+    state->body_seed = io->op->id;
+    state->body_bytes = body_bytes;
+    struct doc doc = {.kind = DOC_OTHER, .body = malloc(body_bytes + 1), .body_bytes = body_bytes};
+    memcpy(doc.body, &state->body_seed, 8);
+    model_fill(state->body_seed, 8, doc.body + 8, body_bytes - 8);
+    doc.body[body_bytes] = '\0';
+    struct txn *txn = txn_begin(script->rig.store);
+    row->object.id = txn_doc_put(txn, &doc, NULL, 0).value;
+    free(doc.body);
+    txn_commit(txn, 0, txn_done, io);
+    return io;
+}
+
 // ---- Looking ----
 
 void script_look(struct script *script)
@@ -371,6 +395,51 @@ void script_interrupt_recovery(struct script *script)
     }
     picture_free(&first);
     sim_world_destroy(world);
+}
+
+void script_fail_recovery(struct script *script, enum io_code code)
+{
+    struct sim_options sim = {.loop_count = 4};
+    struct rig_options calm = {.loop_count = 2};
+    struct picture first, picture;
+    char why[1000];
+    if (script->failed)
+        return;
+    struct sim_world *start = sim_world_after_kill(world_of(script), script->seed, &sim);
+    if (rig_recover(sim_world_after_kill(start, 1, &sim), &calm, &first, why, sizeof why) < 0) {
+        fail(script, "recovery: %s", why);
+        sim_world_destroy(start);
+        return;
+    }
+    bool hit = true;
+    for (uint64_t nth = 1; hit && !script->failed; nth++) {
+        struct sim_world *world = sim_world_after_kill(start, nth, &sim);
+        sim_world_fault(world, &(struct sim_fault){.code = code, .nth = nth, .error = EIO});
+        struct rig rig;
+        int result = rig_open(&rig, world, 1 + nth % 3, why, sizeof why);
+        hit = sim_world_faults_hit(world) > 0;
+        unsigned files = sim_world_open_files(world), operations = sim_world_in_flight(world);
+        if (result < 0 && (!hit || files > 0 || operations > 0))
+            fail(script,
+                    "error at call %" PRIu64 " of kind %d in a recovery left %u files, %u operations; %s",
+                    nth, code, files, operations, why);
+        if (result == 0 && !rig_close(&rig, why, sizeof why))
+            fail(script, "error at call %" PRIu64 " of kind %d in a recovery, then close: %s", nth, code,
+                    why);
+        struct sim_world *next = sim_world_after_power_cut(world, script->seed * 31 + nth, &sim);
+        sim_world_destroy(world);
+        script->points++;
+        if (rig_recover(next, &calm, &picture, why, sizeof why) < 0) {
+            fail(script, "error at call %" PRIu64 " of kind %d in a recovery, the next: %s", nth, code, why);
+            break;
+        }
+        if (picture_differ(&first, &picture, why, sizeof why))
+            fail(script, "error at call %" PRIu64 " of kind %d in a recovery, the next is another: %s", nth,
+                    code, why);
+        picture_free(&picture);
+    }
+    picture_free(&first);
+    sim_world_destroy(start);
 }
 
 bool script_end(struct script *script, uint64_t *points, char *text, size_t text_size)

@@ -37,6 +37,7 @@ struct script_io *script_write(
 struct script_io *script_flush(struct script *script, struct model_volume *volume);
 struct script_io *script_fork(
         struct script *script, struct model_volume *volume); // freeze, child and doc in one
+struct script_io *script_doc(struct script *script, size_t body_bytes);
 bool script_answered(const struct script_io *io);
 int script_wait(struct script *script, struct script_io *io); // its result
 
@@ -49,5 +50,8 @@ void script_fail(struct script *script, const char *text);
 void script_look(struct script *script);
 // A recovery of what is there now is cut at every I/O, again and again, and must end in the same state.
 void script_interrupt_recovery(struct script *script);
+// A recovery of what is there now meets an error at its N-th call of this kind, N = 1, 2, ... until it meets
+// none.
+void script_fail_recovery(struct script *script, enum io_code code);
 // Waits for everything, looks once more, closes and frees. Returns false and words when anything went wrong.
 bool script_end(struct script *script, uint64_t *points, char *text, size_t text_size);
