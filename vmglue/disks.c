@@ -95,9 +95,14 @@ int disks_resolve(struct store *store, const char *name, struct disks_ref *ret_r
         snprintf(ret_ref->name, sizeof ret_ref->name, "%s", volume.name);
         return 0;
     }
-    if ((id = names_id(name, "snap_")) != 0)
+    // One without a name is what a stopped sandbox goes on from: not reached by number either.
+    if ((id = names_id(name, "snap_")) != 0) {
         r = store_doc_get(store, (struct doc_id){id}, &doc);
-    else if ((r = store_doc_find(store, DOC_SNAPSHOT, name, &doc)) != 0)
+        if (r == 0 && doc.name[0] == '\0') {
+            doc_free(&doc);
+            return -ENOENT;
+        }
+    } else if ((r = store_doc_find(store, DOC_SNAPSHOT, name, &doc)) != 0)
         r = store_doc_find(store, DOC_MACHINE, name, &doc);
     if (r == 0)
         r = doc.kind == DOC_SNAPSHOT  ? resolve_doc(store, &doc, DISKS_SNAPSHOT, ret_ref)

@@ -122,6 +122,14 @@ json_t *route_json_snapshot_by_id(struct service *service, struct doc_id id)
     return json;
 }
 
+const char *route_json_path_name(struct http_request *request, char *buffer, size_t capacity)
+{
+    const char *part = http_request_param(request, "part");
+    snprintf(buffer, capacity, "%s%s%s", http_request_param(request, "name"), part[0] == '\0' ? "" : "/",
+            part);
+    return buffer;
+}
+
 int route_json_query_uint(
         struct http_request *request, const char *name, uint64_t *ret_value, struct error *err)
 {

@@ -13,6 +13,8 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc);
 json_t *route_json_snapshot_by_id(struct service *service, struct doc_id id);
 // The name of the sandbox that owns a volume, or NULL; the result is malloc'ed.
 char *route_json_volume_owner(struct service *service, struct volume_id id);
+// What the path names: {name}, or {name}/{part} ("web/disk"). At least STORE_NAME_MAX + 1 bytes.
+const char *route_json_path_name(struct http_request *request, char *buffer, size_t capacity);
 // A query parameter that is a size or count. 0 not given, 1 given, -EINVAL with *err.
 int route_json_query_uint(
         struct http_request *request, const char *name, uint64_t *ret_value, struct error *err);

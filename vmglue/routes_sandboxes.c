@@ -273,5 +273,6 @@ const struct http_route routes_sandboxes[] = {
         {0},
 };
 
-const struct http_route *const routes_all[] = {routes_store, routes_volumes, routes_transfers,
+// The first that fits is taken: transfers come before "/v1/volumes/{name}/{part}".
+const struct http_route *const routes_all[] = {routes_store, routes_transfers, routes_volumes,
         routes_snapshots, routes_sandboxes, routes_exec, routes_files, NULL};

@@ -117,7 +117,8 @@ static void get_content(struct http_request *request)
     struct service *service = service_of(request);
     struct disks_pin pin = {0};
     struct error err;
-    if (disks_pin(&service->disks, http_request_param(request, "name"), &pin, &err) < 0) {
+    char name[2 * STORE_NAME_MAX];
+    if (disks_pin(&service->disks, route_json_path_name(request, name, sizeof name), &pin, &err) < 0) {
         http_reply_failure(request, "volume", &err);
         return;
     }
@@ -143,5 +144,6 @@ const struct http_route routes_transfers[] = {
         {"POST", "/v1/exports", HTTP_STREAM, start_export},
         {"PUT", "/v1/volumes/{name}/content", HTTP_STREAM, put_content},
         {"GET", "/v1/volumes/{name}/content", HTTP_STREAM, get_content},
+        {"GET", "/v1/volumes/{name}/{part}/content", HTTP_STREAM, get_content},
         {0},
 };

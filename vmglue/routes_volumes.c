@@ -41,7 +41,9 @@ static void list_volumes(struct http_request *request)
 static bool find(struct http_request *request, struct disks_ref *ret_ref)
 {
     struct error err;
-    if (disks_find(&service_of(request)->disks, http_request_param(request, "name"), ret_ref, &err) == 0)
+    char name[2 * STORE_NAME_MAX];
+    if (disks_find(&service_of(request)->disks, route_json_path_name(request, name, sizeof name), ret_ref,
+                &err) == 0)
         return true;
     http_reply_failure(request, "volume", &err);
     return false;
@@ -163,9 +165,10 @@ static void fork_volume(struct http_request *request)
     const char *name = NULL;
     struct volume_id id;
     struct error err;
+    char from[2 * STORE_NAME_MAX];
     int r = take_name(request, true, &name, &err);
     if (r == 0)
-        r = disks_fork(&service->disks, http_request_param(request, "name"), name, 0, &id, &err);
+        r = disks_fork(&service->disks, route_json_path_name(request, from, sizeof from), name, 0, &id, &err);
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else
@@ -178,9 +181,11 @@ static void snapshot_volume(struct http_request *request)
     const char *name = NULL;
     struct doc_id id;
     struct error err;
+    char volume[2 * STORE_NAME_MAX];
     int r = take_name(request, false, &name, &err);
     if (r == 0)
-        r = disks_snapshot(&service->disks, http_request_param(request, "name"), name, &id, &err);
+        r = disks_snapshot(
+                &service->disks, route_json_path_name(request, volume, sizeof volume), name, &id, &err);
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else
@@ -211,20 +216,21 @@ static void diff_volume(struct http_request *request)
     struct disks_pin newer = {0}, older = {0};
     struct diff_context diff = {.ranges = json_array()};
     struct error err;
+    char to_buffer[2 * STORE_NAME_MAX];
+    const char *to = route_json_path_name(request, to_buffer, sizeof to_buffer);
     int r = http_request_check_query(request, known, &err);
     const char *from = http_request_query(request, "from");
     if (r == 0 && from == NULL)
         r = error_set(&err, -EINVAL,
                 "query parameter from is missing: the older volume or snapshot to compare with");
     if (r == 0)
-        r = disks_pin(&service->disks, http_request_param(request, "name"), &newer, &err);
+        r = disks_pin(&service->disks, to, &newer, &err);
     if (r == 0)
         r = disks_pin(&service->disks, from, &older, &err);
     if (r == 0) {
         r = base_diff(older.base, newer.base, add_range, &diff);
         if (r < 0)
-            error_set(&err, r, "comparing \"%s\" with \"%s\" failed: %s", http_request_param(request, "name"),
-                    from, strerror(-r));
+            error_set(&err, r, "comparing \"%s\" with \"%s\" failed: %s", to, from, strerror(-r));
     }
     if (older.base != NULL)
         disks_unpin(&service->disks, &older);
@@ -237,9 +243,8 @@ static void diff_volume(struct http_request *request)
     }
     bool truncated = json_array_size(diff.ranges) == DIFF_RANGES_MAX;
     http_reply_json(request, 200,
-            json_pack("{s:s, s:s, s:I, s:b, s:o}", "from", from, "to", http_request_param(request, "name"),
-                    "changed_bytes", (json_int_t)diff.changed, "truncated", (int)truncated, "ranges",
-                    diff.ranges));
+            json_pack("{s:s, s:s, s:I, s:b, s:o}", "from", from, "to", to, "changed_bytes",
+                    (json_int_t)diff.changed, "truncated", (int)truncated, "ranges", diff.ranges));
 }
 
 const struct http_route routes_volumes[] = {
@@ -251,5 +256,9 @@ const struct http_route routes_volumes[] = {
         {"POST", "/v1/volumes/{name}/fork", 0, fork_volume},
         {"POST", "/v1/volumes/{name}/snapshots", 0, snapshot_volume},
         {"GET", "/v1/volumes/{name}/diff", 0, diff_volume},
+        {"GET", "/v1/volumes/{name}/{part}", 0, show_volume}, // "web/disk"
+        {"POST", "/v1/volumes/{name}/{part}/fork", 0, fork_volume},
+        {"POST", "/v1/volumes/{name}/{part}/snapshots", 0, snapshot_volume},
+        {"GET", "/v1/volumes/{name}/{part}/diff", 0, diff_volume},
         {0},
 };

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 16384, BUFFER_BYTES = 65536 };
+enum { HEAD_MAX = 16384, BUFFER_BYTES = 65536, SILENCE_SECS = 20, ALIVE_SECS = 10 };
 
 struct client {
+    const char *run_dir;
     int fd;
     bool chunked_out;
     bool chunked, ended;
@@ -28,6 +30,9 @@ struct client {
 
 static int broken(struct error *err, int code)
 {
+    if (code == -ETIMEDOUT)
+        return error_set(
+                err, code, "the daemon does not answer; is its process stopped? (its log and ps say more)");
     return error_set(
             err, code, "the connection to the daemon broke off (%s); see the daemon's log", strerror(-code));
 }
@@ -47,6 +52,39 @@ static int send_all(int fd, const void *bytes, size_t size)
     return 0;
 }
 
+// Is anybody at home? Asked when a call has been silent for long: a machine that boots takes its time, but
+// then the daemon still answers others.
+static bool is_alive(const char *run_dir)
+{
+    static const char question[] = "GET /version HTTP/1.1\r\nHost: ramet\r\nConnection: close\r\n\r\n";
+    struct timeval limit = {.tv_sec = ALIVE_SECS};
+    char socket_path[PATH_MAX], answer[16];
+    int fd;
+    snprintf(socket_path, sizeof socket_path, "%s/api.sock", run_dir);
+    if (unix_socket_connect(socket_path, SOCK_STREAM | SOCK_NONBLOCK, &fd) < 0)
+        return false;
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    bool alive = send_all(fd, question, sizeof question - 1) == 0 &&
+                 poll(&poll_fd, 1, ALIVE_SECS * 1000) > 0 && recv(fd, answer, sizeof answer, 0) > 0;
+    close(fd);
+    return alive;
+}
+
+static int wait_for_bytes(struct client *client)
+{
+    struct pollfd poll_fd = {.fd = client->fd, .events = POLLIN};
+    for (;;) {
+        int ready = poll(&poll_fd, 1, SILENCE_SECS * 1000);
+        if (ready > 0)
+            return 0;
+        if (ready < 0 && errno != EINTR)
+            return -errno;
+        if (ready == 0 && !is_alive(client->run_dir))
+            return -ETIMEDOUT;
+    }
+}
+
 static int fill(struct client *client)
 {
     ssize_t got;
@@ -54,6 +92,9 @@ static int fill(struct client *client)
         client->begin = client->end = 0;
     if (client->end == sizeof client->buffer)
         return -EMSGSIZE;
+    int r = wait_for_bytes(client);
+    if (r < 0)
+        return r;
     do
         got = recv(client->fd, client->buffer + client->end, sizeof client->buffer - client->end, 0);
     while (got < 0 && errno == EINTR);
@@ -82,6 +123,7 @@ int client_open(const char *run_dir, const char *method, const char *path, const
                     socket_path);
         return error_set(err, r, "the daemon at %s cannot be reached: %s", socket_path, strerror(-r));
     }
+    client->run_dir = run_dir;
     char framing[80] = "";
     client->chunked_out = body_size < 0;
     if (body_size < 0)
@@ -387,7 +429,7 @@ char *client_escape(const char *text)
         abort();
     for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++) {
         bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
-                     strchr("-._~", *c) != NULL;
+                     strchr("-._~/", *c) != NULL; // a slash is one in "web/disk", and harmless in values
         if (plain) {
             *out++ = (char)*c;
         } else {

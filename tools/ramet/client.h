@@ -39,5 +39,5 @@ int client_call(const char *run_dir, const char *method, const char *path, json_
 int client_event(struct client *client, char **ret_event, json_t **ret_data, struct error *err);
 // The daemon's sentence of an error answer.
 int client_error(struct client *client, int status, json_t **ret_json, struct error *err);
-// Percent-encodes for a path segment or query value; malloc'ed.
+// Percent-encodes for a path (slashes stay) or query value; malloc'ed.
 char *client_escape(const char *text);
