@@ -344,7 +344,7 @@ static bool leave_negotiation(struct nbd_connection *connection)
     nbd_negotiation_end(negotiation);
     free(negotiation);
     connection->negotiation = NULL;
-    struct loop *loop = nbd_server_target_loop(connection->server, &connection->target);
+    struct loop *loop = connection->target.loop;
     connection->step_again = true;
     if (loop == connection->loop) {
         begin_serving(connection);

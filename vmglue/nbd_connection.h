@@ -110,7 +110,6 @@ void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *
 // ---- nbd_server.c ----
 const struct nbd_negotiation_source *nbd_server_source(struct nbd_server *server);
 void nbd_server_close_target(struct nbd_target *target);
-struct loop *nbd_server_target_loop(struct nbd_server *server, const struct nbd_target *target);
 // Returns false when the server is stopping: then the connection stays where it is and ends.
 bool nbd_server_set_loop(struct nbd_server *server, struct nbd_connection *connection, struct loop *loop);
 // Adds connection->counted to the server's counters and clears it.

@@ -10,11 +10,13 @@
 
 struct volume;
 struct base;
+struct loop;
 
 // An opened export: one of the two pointers is set.
 struct nbd_target {
     struct volume *volume;
     struct base *base;
+    struct loop *loop; // where its requests run
     uint64_t size_bytes;
     bool read_only;
 };

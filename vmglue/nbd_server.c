@@ -56,12 +56,16 @@ static int open_target(void *context, const char *name, struct nbd_target *ret_t
         result = base_open(server->config.store, export.base, &target.base);
         if (result < 0)
             return result;
+        // A base belongs to no loop: spread them.
+        target.loop =
+                store_loop(server->config.store, export.base.value % store_loop_count(server->config.store));
         target.size_bytes = base_size_bytes(target.base);
         target.read_only = true;
     } else {
         result = volume_open(server->config.store, export.volume, &target.volume);
         if (result < 0)
             return result;
+        target.loop = volume_loop(target.volume);
         target.size_bytes = volume_size_bytes(target.volume);
         target.read_only = export.read_only;
     }
@@ -90,12 +94,6 @@ static void list_exports(
 const struct nbd_negotiation_source *nbd_server_source(struct nbd_server *server)
 {
     return &server->source;
-}
-
-struct loop *nbd_server_target_loop(struct nbd_server *server, const struct nbd_target *target)
-{
-    // A base belongs to no loop: its readers stay where they were accepted.
-    return target->volume ? volume_loop(target->volume) : server->config.loop;
 }
 
 // ---- The list ----

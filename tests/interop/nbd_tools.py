@@ -130,6 +130,26 @@ class Tools(unittest.TestCase):
         self.fio("acknowledged", *job, "--verify_only")
 
 
+class Import(unittest.TestCase):
+    """`ramet volume import` has promised durability when it returns: the daemon may die in the next moment."""
+
+    def test_kill_after_import(self):
+        with Daemon() as daemon:
+            for number in range(3):
+                source = os.path.join(daemon.directory, "in.raw")
+                content = random.Random(number).randbytes(9 * MIB + 512)
+                with open(source, "wb") as file:
+                    file.write(content)
+                    file.truncate(40 * MIB)
+                daemon.do(f"import disk{number} {source}")
+                daemon.kill()
+                daemon.start()
+                with daemon.client(f"disk{number}") as client:
+                    self.assertEqual(client.size, 40 * MIB)
+                    self.assertEqual(client.read(0, 10 * MIB), content + bytes(10 * MIB - len(content)))
+                    self.assertEqual(client.read(10 * MIB, 30 * MIB), bytes(30 * MIB))
+
+
 if __name__ == "__main__":
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
