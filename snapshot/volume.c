@@ -196,13 +196,17 @@ void base_submit(struct base *base, struct loop *loop, struct volume_io *io)
 
 static void complete_freezes(struct volume *volume)
 {
-    while (volume->freezes != NULL && volume->freezes->remaining == 0) {
+    bool more = volume->freezes != NULL && volume->freezes->remaining == 0;
+    while (more) {
         struct freeze *freeze = volume->freezes;
         volume->freezes = freeze->next;
         if (volume->freezes == NULL)
             volume->freezes_tail = &volume->freezes;
         freeze->tree = tree_share(volume->tree);
         volume->owner = tree_new_owner(&volume->store->space);
+        // After the last one is done its transaction commits on another loop, and a next one may delete the
+        // volume.
+        more = volume->freezes != NULL && volume->freezes->remaining == 0;
         freeze->done(freeze);
     }
 }
