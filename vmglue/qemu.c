@@ -3,6 +3,7 @@
 // record are there before the guest's first instruction.
 #include "vmglue/compat.h"
 #include "vmglue/preload_host.h"
+#include "vmglue/qemu_args.h"
 #include "vmglue/qemu_process.h"
 #include "vmglue/qemu_vm.h"
 
@@ -96,6 +97,8 @@ static int connect_control(struct qemu_vm *vm, unsigned timeout_ms, struct error
     struct qmp *qmp = NULL;
     int result = qmp_connect(path, timeout_ms, qemu_watch_qmp_event, vm, &qmp, err);
     free(path);
+    if (result == -ECONNREFUSED) // the listening socket went with the process
+        return error_set(err, -EPIPE, "QEMU ended before it answered");
     if (result == 0)
         vm->qmp = qmp;
     return result;
@@ -194,18 +197,16 @@ static int choose_accel(const struct vm_config *config, const char **ret_accel, 
     return result;
 }
 
-static int qemu_start(const struct vm_config *config, struct vm **ret_vm, struct error *err)
+static int start_once(
+        const struct vm_config *config, const char *accel, struct vm **ret_vm, struct error *err)
 {
-    const char *accel = NULL;
-    int result = choose_accel(config, &accel, err);
-    if (result < 0)
-        return result;
     struct qemu_vm *vm = make(config->run_dir, config->on_event, config->context);
     if (vm == NULL)
         return error_set(err, -ENOMEM, "no memory for a VM");
     vm->tag = strdup(config->tag);
     vm->id = strdup(config->id);
     vm->vm.accel = strdup(accel);
+    int result = 0;
     if (vm->tag == NULL || vm->id == NULL || vm->vm.accel == NULL)
         result = error_set(err, -ENOMEM, "no memory for a VM");
     if (result == 0)
@@ -222,6 +223,23 @@ static int qemu_start(const struct vm_config *config, struct vm **ret_vm, struct
     qemu_watch_announce(vm, true);
     *ret_vm = &vm->vm;
     return 0;
+}
+
+static int qemu_start(const struct vm_config *config, struct vm **ret_vm, struct error *err)
+{
+    const char *accel = NULL;
+    struct error words = {0};
+    int result = qemu_args_check(config, err);
+    if (result == 0)
+        result = choose_accel(config, &accel, err);
+    if (result < 0)
+        return result;
+    result = start_once(config, accel, ret_vm, &words);
+    if (result == -EPIPE && qemu_process_leave_out_sandbox(words.text))
+        result = start_once(config, accel, ret_vm, &words);
+    if (result < 0 && err != NULL)
+        *err = words;
+    return result;
 }
 
 // ---- Adoption ----

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,10 +132,20 @@ static int listen_in(const char *run_dir, const char *name, int type, int *ret_f
     return result;
 }
 
+static atomic_bool no_sandbox;
+
+bool qemu_process_leave_out_sandbox(const char *words)
+{
+    if (strstr(words, "sandbox") == NULL && strstr(words, "seccomp") == NULL)
+        return false;
+    return !atomic_exchange(&no_sandbox, true);
+}
+
 int qemu_process_start(const struct vm_config *config, const char *accel, struct qemu_process *ret_process,
         struct error *err)
 {
-    struct qemu_args_host host = {.accel = accel, .sandbox = true, .qmp_fd = QMP_FD, .agent_fd = AGENT_FD};
+    struct qemu_args_host host = {
+            .accel = accel, .sandbox = !no_sandbox, .qmp_fd = QMP_FD, .agent_fd = AGENT_FD};
     if (config->shape.machine == VM_MACHINE_MICROVM)
         host.tsc_khz = qemu_process_tsc_khz();
     struct qemu_args args;

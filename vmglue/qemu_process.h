@@ -19,6 +19,10 @@ struct qemu_process {
 int qemu_process_start(const struct vm_config *config, const char *accel, struct qemu_process *ret_process,
         struct error *err);
 
+// When QEMU's words say that this build has no seccomp filter: later starts of this process leave it out.
+// False when it was left out already or the words are about something else.
+bool qemu_process_leave_out_sandbox(const char *words);
+
 // Rate of the host's time-stamp counter, measured once; 0 when it cannot be told.
 unsigned qemu_process_tsc_khz(void);
 // "DIRECTORY/NAME" as a new string, NULL without memory.
