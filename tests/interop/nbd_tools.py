@@ -121,6 +121,22 @@ class Tools(unittest.TestCase):
                  "--iodepth=8", "--fsync=32", "--io_size=32m")
         self.fio("large", "--rw=write", "--bs=1m", "--iodepth=4")
 
+    def test_fio_verify_under_kill(self):
+        # fio itself kills the daemon in the middle, and keeps what had been answered by then; later it verifies just that.
+        here = os.getcwd()
+        os.chdir(self.daemon.directory)    # its state file lies where it runs
+        self.addCleanup(os.chdir, here)
+        job = ["fio", "--name=cut", "--ioengine=nbd", "--uri=" + self.uri, f"--size={self.SIZE}", "--rw=randwrite", "--bs=4k",
+               "--iodepth=16", "--randseed=7", "--verify=crc32c", "--verify_fatal=1", "--output-format=json"]
+        for _ in range(2):
+            subprocess.run(job + ["--do_verify=0", "--time_based", "--runtime=600", "--verify_state_save=1",
+                                  "--trigger-timeout=2s", f"--trigger=kill -9 {self.daemon.process.pid}"], capture_output=True)
+            self.daemon.process.wait(GUARD_SECONDS)
+            self.daemon.kill()
+            self.daemon.start()
+            out = run(*job, "--verify_state_load=1", "--verify_only")
+            self.assertGreater(json.loads(out[out.index("{"):])["jobs"][0]["read"]["total_ios"], 0)
+
     def test_fio_verify_after_kill(self):
         # Nothing is flushed: answered writes must survive the daemon's death all the same.
         job = ("--rw=randwrite", "--bs=4k", "--iodepth=16", "--io_size=48m", "--norandommap=0")
