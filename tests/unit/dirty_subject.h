@@ -32,7 +32,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, RAM_PAGES = 16384, TOUCHED_PAGES = 3000, BATCH = 700 };
+enum { PAGE = 4096, RAM_PAGES = 10240, TOUCHED_PAGES = 3000, BATCH = 700 };
 #define RAM_BYTES ((uint64_t)RAM_PAGES * PAGE)
 
 enum order_code {

@@ -284,21 +284,27 @@ static unsigned count_fds(pid_t pid)
     return count;
 }
 
+// The keeper's process: the kernel's record of the socket's peer is of its parent, which called listen.
 static pid_t running_keeper(void)
 {
-    // The listening process forked twice after listen(), so the kernel's record is of its parent: read the
-    // lock instead.
-    char command[5000], line[32] = "";
-    snprintf(command, sizeof command,
-            "for p in /proc/[0-9]*; do [ \"$(readlink $p/exe)\" = '%s/ramet-keeper' ] && "
-            "tr '\\0' ' ' < $p/cmdline | grep -q '%s' && basename $p; done",
-            libexec, run_dir);
-    FILE *out = popen(command, "r");
-    assert_non_null(out);
-    char *got = fgets(line, sizeof line, out);
-    pclose(out);
-    assert_non_null(got);
-    return (pid_t)atoi(line);
+    char wanted[5000];
+    int size = snprintf(wanted, sizeof wanted, "%s/ramet-keeper%c%s", libexec, 0, run_dir);
+    DIR *processes = opendir("/proc");
+    assert_non_null(processes);
+    pid_t found = 0;
+    for (struct dirent *entry; found == 0 && (entry = readdir(processes)) != NULL;) {
+        char path[300], command[sizeof wanted];
+        snprintf(path, sizeof path, "/proc/%.20s/cmdline", entry->d_name);
+        int fd = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+        if (fd < 0)
+            continue;
+        if (read(fd, command, sizeof command) > size && memcmp(command, wanted, (size_t)size) == 0)
+            found = (pid_t)atoi(entry->d_name);
+        close(fd);
+    }
+    closedir(processes);
+    assert_true(found > 0);
+    return found;
 }
 
 static void kill_keeper(void)
