@@ -9,6 +9,8 @@ void case_generations(struct rig *rig, unsigned generations);
 void case_shape(struct rig *rig);
 void case_reboot(struct rig *rig);
 void case_random(struct rig *rig, unsigned forks);
+void case_unique(struct rig *rig, unsigned forks);
+void case_traffic(struct rig *rig, unsigned rounds);
 
 // load.c: a process in the guest that changes memory and disk all the time and checks both against what they
 // must be.

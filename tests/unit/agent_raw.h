@@ -137,3 +137,19 @@ static inline int raw_status(const struct agent_frame *result)
     struct agent_cursor fields = agent_cursor_over(result->payload, result->size);
     return (int)agent_cursor_u32(&fields);
 }
+
+// The fixture's own connection makes way for a hand-made one.
+static inline void lend(struct guest *guest, struct raw *raw, uint64_t epoch)
+{
+    guest->agent = agent_disconnect(guest->agent);
+    raw_open(raw, guest->socket_path, epoch);
+}
+
+static inline void take_back(struct guest *guest, struct raw *raw)
+{
+    struct error err;
+    if (raw != NULL)
+        raw_close(raw);
+    if (agent_connect(guest->socket_path, 20000, &guest->agent, &err) < 0)
+        fail_msg("%s", err.text);
+}

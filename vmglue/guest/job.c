@@ -225,8 +225,10 @@ void job_quiet(bool now_quiet)
         next = job->next;
         job_output_update(&job->out[0]);
         job_output_update(&job->out[1]);
-        if (!quiet)
-            job_progress(job);
+        if (quiet)
+            continue;
+        job_input_flush(job); // grants what was owed all the while
+        job_progress(job);
     }
 }
 
