@@ -50,7 +50,9 @@ static int check_shape(const struct sandbox_create *create, const struct sandbox
         return error_set(err, -EINVAL, "\"%s\" has a disk of %" PRIu64 " bytes; it cannot shrink to %" PRIu64,
                 create->from, origin->disk_bytes, create->disk_bytes);
     if (resumes && create->disk_bytes > origin->disk_bytes)
-        return error_set(err, -EINVAL, "the disk of a machine that goes on cannot grow; leave disk_gb out");
+        return error_set(err, -EINVAL,
+                "snapshot \"%s\" is of a machine whose disk cannot grow as it goes on; leave disk_gb out",
+                create->from);
     return 0;
 }
 
