@@ -136,6 +136,22 @@ static bool shrink_race(struct scenario_result *result)
     return true;
 }
 
+static bool open_race(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct script script;
+        script_begin(
+                &script, seed, &small_log, &(struct sim_options){.loop_count = 4, .slow_per_mille = 100});
+        struct model_volume *volume = script_create(&script, 16 * BLOCK_SIZE, NULL);
+        script_wait(&script, script_write(&script, volume, 0, 16 * BLOCK_SIZE, 0));
+        script_allow(&script, -EBUSY);
+        script_open_race(&script, volume);
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
 // ---- The N-th call fails ----
 
 static bool sweep(struct scenario_result *result, enum io_code code, int error, const char *path,
@@ -475,6 +491,7 @@ const struct scenario scenarios[] = {
         {"rotation", "writes across a change of the log file, then one flush", rotation},
         {"fork-race", "writes in flight while their volume is forked", fork_race},
         {"shrink-race", "writes in flight beyond the new end of a shrinking volume", shrink_race},
+        {"open-race", "a volume opened while it is being deleted", open_race},
         {"failing-calls", "an error at the N-th write, sync, rename, open, unlink", failing_calls},
         {"failing-recovery", "an error at the N-th call of a recovery", failing_recovery},
         {"large-catalog", "a catalog whose image takes several records", large_catalog},

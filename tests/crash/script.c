@@ -265,19 +265,41 @@ struct script_io *script_resize(struct script *script, struct model_volume *volu
     return io;
 }
 
-void script_delete(struct script *script, struct model_volume *volume)
+struct script_io *script_delete_start(struct script *script, struct model_volume *volume)
 {
-    if (script->failed)
-        return;
-    size_t id = (size_t)volume->object.id;
-    script->handle[id] = volume_close(handle_of(script, volume));
     struct script_io *io = new_io(script);
     io->op = model_begin(script->model, MODEL_TXN);
+    if (script->failed) {
+        answered(io, script->allowed, false);
+        return io;
+    }
+    size_t id = (size_t)volume->object.id;
+    script->handle[id] = volume_close(handle_of(script, volume));
     struct txn *txn = txn_begin(script->rig.store);
     txn_volume_delete(txn, (struct volume_id){id});
     model_change(script->model, io->op, &volume->object)->exists = false;
     txn_commit(txn, TXN_RESERVE, txn_done, io);
-    script_wait(script, io);
+    return io;
+}
+
+void script_delete(struct script *script, struct model_volume *volume)
+{
+    script_wait(script, script_delete_start(script, volume));
+}
+
+void script_open_race(struct script *script, struct model_volume *volume)
+{
+    struct script_io *io = script_delete_start(script, volume);
+    struct volume *handle = NULL;
+    while (!io->done && !script->failed) {
+        step(script);
+        if (handle == NULL && !io->done)
+            volume_open(script->rig.store, (struct volume_id){volume->object.id}, &handle);
+    }
+    if (handle != NULL && io->result == 0)
+        fail(script, "a volume could be opened, and was deleted while it was open");
+    else
+        volume_close(handle);
 }
 
 struct script_io *script_fork(struct script *script, struct model_volume *volume)
