@@ -28,6 +28,7 @@ struct volume {
     struct loop *loop;
     struct volume_info info;                   // lock
     unsigned opens, doc_refs;                  // lock
+    bool leaving;                              // lock: a deletion is on its way, no more opens
     _Atomic uint64_t size_bytes;               // set [loop], read anywhere
     _Atomic uint32_t logged_epoch;             // epoch of the last record that was acknowledged
     struct tree tree;                          // [loop]

@@ -215,8 +215,21 @@ static bool is_resize(const struct txn_op *op)
     return op->type == TXN_VOLUME_RESIZE && op->volume != NULL;
 }
 
+// Between the check and the end of a deletion nobody may open the volume.
+static void mark_leaving(struct txn *txn, bool leaving)
+{
+    for (unsigned i = 0; i < txn->count; i++)
+        if (txn->ops[i].type == TXN_VOLUME_DELETE)
+            txn->ops[i].volume->leaving = leaving;
+}
+
 static void conclude(struct txn *txn)
 {
+    if (txn->result < 0) {
+        pthread_mutex_lock(&txn->store->lock);
+        mark_leaving(txn, false);
+        pthread_mutex_unlock(&txn->store->lock);
+    }
     txn->waiting = 1;
     fan_out(txn, is_resize, resize_finish);
     if (--txn->waiting == 0)
@@ -413,6 +426,8 @@ static void run(struct txn *txn)
     struct store *store = txn->store;
     pthread_mutex_lock(&store->lock);
     txn->result = catalog_check(store, txn->ops, txn->count, &txn->err);
+    if (txn->result == 0)
+        mark_leaving(txn, true);
     pthread_mutex_unlock(&store->lock);
     if (txn->result < 0 || txn->count == 0) {
         finish(txn);

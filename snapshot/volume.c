@@ -20,13 +20,13 @@ int volume_open(struct store *store, struct volume_id id, struct volume **ret_vo
 {
     pthread_mutex_lock(&store->lock);
     struct volume *volume = catalog_volume(store, id.value);
-    if (volume != NULL)
+    int r = volume == NULL ? -ENOENT : volume->leaving ? -EBUSY : 0;
+    if (r == 0)
         volume->opens++;
     pthread_mutex_unlock(&store->lock);
-    if (volume == NULL)
-        return -ENOENT;
-    *ret_volume = volume;
-    return 0;
+    if (r == 0)
+        *ret_volume = volume;
+    return r;
 }
 
 struct volume *volume_close(struct volume *volume)

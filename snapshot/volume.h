@@ -40,7 +40,8 @@ struct volume_io {
     void *state;
 };
 
-// Handles. An open volume cannot be deleted (-EBUSY). [any], also on loops.
+// Handles. An open volume cannot be deleted, one that is being deleted cannot be opened (-EBUSY). [any], also
+// on loops.
 int volume_open(struct store *store, struct volume_id id, struct volume **ret_volume);
 struct volume *volume_close(struct volume *volume); // accepts NULL, returns NULL
 struct loop *volume_loop(struct volume *volume);
