@@ -276,11 +276,19 @@ static int check_size(uint64_t size_bytes, struct error *err)
     return 0;
 }
 
+// A base that only an open handle keeps ends with the process, and replay will not find it: to a transaction
+// it is gone.
+static struct base *lasting_base(struct store *store, uint64_t id)
+{
+    struct base *base = catalog_base(store, id);
+    return base != NULL && base->doc_refs > 0 ? base : NULL;
+}
+
 static int check_create(struct store *store, struct txn_op *ops, unsigned index, struct error *err)
 {
     struct txn_op *op = &ops[index];
     if (op->base != 0) {
-        struct base *parent = catalog_base(store, op->base);
+        struct base *parent = lasting_base(store, op->base);
         if (parent != NULL && op->size_bytes == 0)
             op->size_bytes = parent->info.size_bytes;
         for (unsigned i = 0; i < index; i++)
@@ -355,7 +363,7 @@ static int check_doc_refs(struct store *store, const struct txn_op *ops, unsigne
     if (doc->base_count > DOC_REFS_MAX || doc->volume_count > DOC_REFS_MAX)
         return error_set(err, -EINVAL, "a document refers to more than %d bases or volumes", DOC_REFS_MAX);
     for (unsigned i = 0; i < doc->base_count; i++)
-        if (catalog_base(store, doc->bases[i].value) == NULL &&
+        if (lasting_base(store, doc->bases[i].value) == NULL &&
                 !created_before(ops, index, TXN_FREEZE, doc->bases[i].value))
             return error_set(
                     err, -ENOENT, "base %llu does not exist", (unsigned long long)doc->bases[i].value);

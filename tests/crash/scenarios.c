@@ -152,6 +152,32 @@ static bool open_race(struct scenario_result *result)
     return true;
 }
 
+// A base that only an open handle keeps ends with the process: nothing that must survive may be made of it.
+static bool handle_base(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        struct model_volume *volume = script_create(&script, 16 * BLOCK_SIZE, NULL);
+        script_wait(&script, script_write(&script, volume, 0, 16 * BLOCK_SIZE, 0));
+        script_wait(&script, script_fork(&script, volume));
+        struct base *handle = NULL;
+        struct model_base *base = script.model->base[0];
+        if (!script.failed && base_open(script.rig.store, (struct base_id){base->id}, &handle) < 0)
+            script_fail(&script, "a base cannot be opened");
+        script_doc_delete(&script, script.model->doc[0]);
+        script_allow(&script, -ENOENT);
+        script_create(&script, 16 * BLOCK_SIZE, base);
+        if (seed % 2 == 0)
+            handle = base_close(handle);
+        script_create(&script, 16 * BLOCK_SIZE, base);
+        base_close(handle);
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
 // ---- The N-th call fails ----
 
 static bool sweep(struct scenario_result *result, enum io_code code, int error, const char *path,
@@ -492,6 +518,7 @@ const struct scenario scenarios[] = {
         {"fork-race", "writes in flight while their volume is forked", fork_race},
         {"shrink-race", "writes in flight beyond the new end of a shrinking volume", shrink_race},
         {"open-race", "a volume opened while it is being deleted", open_race},
+        {"handle-base", "forks of a base that only an open handle keeps", handle_base},
         {"failing-calls", "an error at the N-th write, sync, rename, open, unlink", failing_calls},
         {"failing-recovery", "an error at the N-th call of a recovery", failing_recovery},
         {"large-catalog", "a catalog whose image takes several records", large_catalog},

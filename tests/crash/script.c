@@ -287,6 +287,19 @@ void script_delete(struct script *script, struct model_volume *volume)
     script_wait(script, script_delete_start(script, volume));
 }
 
+void script_doc_delete(struct script *script, struct model_doc *doc)
+{
+    if (script->failed)
+        return;
+    struct script_io *io = new_io(script);
+    io->op = model_begin(script->model, MODEL_TXN);
+    struct txn *txn = txn_begin(script->rig.store);
+    txn_doc_delete(txn, (struct doc_id){doc->object.id});
+    model_change(script->model, io->op, &doc->object)->exists = false;
+    txn_commit(txn, TXN_RESERVE, txn_done, io);
+    script_wait(script, io);
+}
+
 void script_open_race(struct script *script, struct model_volume *volume)
 {
     struct script_io *io = script_delete_start(script, volume);

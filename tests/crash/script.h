@@ -30,6 +30,7 @@ void script_join(struct script *script, const struct rig *rig, struct model *mod
 struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent);
 struct script_io *script_resize(struct script *script, struct model_volume *volume, uint64_t size_bytes);
 struct script_io *script_delete_start(struct script *script, struct model_volume *volume);
+void script_doc_delete(struct script *script, struct model_doc *doc); // waits
 // Deletes it, and tries to open it again and again until the deletion is answered.
 void script_open_race(struct script *script, struct model_volume *volume);
 void script_delete(struct script *script, struct model_volume *volume); // waits
