@@ -7,6 +7,7 @@
 
 #include "blockstore/io_ring.h"
 #include "tools/rametd/log.h"
+#include "tools/rametd/memory_images.h"
 #include "tools/rametd/operator_exports.h"
 #include "tools/rametd/run_dir.h"
 #include "vmglue/keeper.h"
@@ -21,11 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { SHARDS_MAX = 64, RING_ENTRIES = 256 };
-static const char FUSE_NAME[] = "fuse"; // the descriptor of /dev/fuse in the keeper
 
 struct daemon {
     struct daemon_config config;
@@ -121,49 +120,6 @@ static int start_store(struct daemon *daemon, struct error *err)
     return 0;
 }
 
-// What `ls` asks about the mount point is answered from the kernel's memory from now on, and so also while no
-// daemon serves it: a look at the run directory must not wait for the next one.
-static void remember_mount(const char *mountpoint)
-{
-    struct stat st;
-    char value[64];
-    if (stat(mountpoint, &st) == 0)
-        (void)!getxattr(mountpoint, "security.selinux", value, sizeof value);
-}
-
-static int start_memory_images(struct daemon *daemon, struct error *err)
-{
-    char mountpoint[PATH_MAX];
-    int fuse_fd = -1;
-    snprintf(mountpoint, sizeof mountpoint, "%s/mem", daemon->run_dir);
-    int r = keeper_ensure(daemon->run_dir, daemon->libexec_dir, err);
-    if (r == 0)
-        r = keeper_guard_start(daemon->run_dir, daemon->libexec_dir, log_message, NULL, &daemon->keeper, err);
-    if (r == 0) {
-        r = keeper_get(daemon->run_dir, FUSE_NAME, &fuse_fd, err);
-        if (r == -ENOENT)
-            r = 0;
-    }
-    if (r == 0 && fuse_fd < 0)
-        mkdir(mountpoint, 0700); // a stale mount there is seen to by mem_fuse_start
-    bool adopted = fuse_fd >= 0;
-    if (r == 0)
-        r = mem_fuse_start(daemon->store, mountpoint, fuse_fd, &daemon->fuse, err);
-    if (r == -ENOTCONN && adopted) {
-        // Somebody unmounted it: guests that mapped it are lost, the rest goes on.
-        log_line("%s", err->text);
-        adopted = false;
-        r = mem_fuse_start(daemon->store, mountpoint, -1, &daemon->fuse, err);
-    }
-    if (fuse_fd >= 0)
-        close(fuse_fd); // mem_fuse has a duplicate
-    if (r == 0)
-        remember_mount(mountpoint);
-    if (r == 0 && !adopted)
-        r = keeper_put(daemon->run_dir, FUSE_NAME, mem_fuse_device_fd(daemon->fuse), err);
-    return r;
-}
-
 static int start_services(struct daemon *daemon, struct error *err)
 {
     struct service *service = &daemon->service;
@@ -180,7 +136,8 @@ static int start_services(struct daemon *daemon, struct error *err)
     if (r == 0)
         r = import_export_start(daemon->store, &service->disks, daemon->run_dir, &service->transfers, err);
     if (r == 0)
-        r = start_memory_images(daemon, err);
+        r = memory_images_start(
+                daemon->run_dir, daemon->libexec_dir, daemon->store, &daemon->keeper, &daemon->fuse, err);
     service->fuse = daemon->fuse;
     return r;
 }
