@@ -327,5 +327,49 @@ class Limits(unittest.TestCase):
                     pass
 
 
+class Stop(unittest.TestCase):
+    """A server that ends while clients of every kind are at work: it ends cleanly, whatever they do."""
+
+    COMMANDS = [READ, READ, READ, WRITE, WRITE, FLUSH, TRIM, ZEROES, CACHE]
+
+    def hammer(self, daemon, seed):
+        chance = random.Random(seed)
+        try:
+            while True:
+                with daemon.client("disk", structured=chance.random() < 0.5) as client:
+                    self.session(client, chance)
+        except OSError:
+            pass        # the server has ended
+
+    def session(self, client, chance):
+        sizes = {}
+        for _ in range(chance.randint(1, 60)):
+            command, size = chance.choice(self.COMMANDS), chance.choice((512, 4096, 65536, 300000, MIB))
+            payload = bytes(size) if command == WRITE else b""
+            flags = FUA if command == WRITE and chance.random() < 0.3 else 0
+            cookie = client.post(command, chance.randrange(32 * MIB // 512) * 512, size, flags, payload)
+            sizes[cookie] = size
+            if chance.random() < 0.3:
+                client.read_reply(sizes)
+        ending = chance.random()
+        if ending < 0.3:
+            client.post(DISC)
+        elif ending < 0.5:
+            client.socket.shutdown(socket.SHUT_WR)
+
+    def test_stop_under_load(self):
+        for round in range(4):
+            with Daemon() as daemon:
+                daemon.do(f"create disk {64 * MIB}")
+                threads = [threading.Thread(target=self.hammer, args=(daemon, round * 10 + i)) for i in range(6)]
+                for thread in threads:
+                    thread.start()
+                while daemon.stat()["connections_total"] < 20 + 20 * round:
+                    pass
+                daemon.stop()
+                for thread in threads:
+                    thread.join()
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2, warnings="ignore")
