@@ -140,6 +140,7 @@ static int freeze(struct capture *capture, struct error *err)
         capture->frozen = true;
         capture->frozen_ns = start;
         capture->result.figures.unique = true;
+        capture->result.figures.quiesce_ns = now_ns() - start;
     } else if (request->best_effort) {
         result = 0;
     } else {
@@ -149,25 +150,51 @@ static int freeze(struct capture *capture, struct error *err)
     return result;
 }
 
+static int flush(const struct capture_request *request, struct error *err)
+{
+    int result = store_flush(request->store);
+    if (result < 0)
+        error_set(err, result, "the store's log cannot be synced: %s; restart the daemon, which recovers it",
+                strerror(-result));
+    return result;
+}
+
+// Until no more is left than fits into the pause; the processes stand still.
+static int settle(struct capture *capture, struct error *err)
+{
+    const struct capture_request *request = capture->request;
+    uint64_t most = or_default(request->max_pause_pages, DEFAULT_MAX_PAUSE_PAGES), last = 0, start = now_ns();
+    int result = 0;
+    if (dirty_pages_tracks(request->dirty))
+        result = copy_rounds(
+                capture, (unsigned)or_default(request->max_rounds, DEFAULT_ROUNDS), false, &last, err);
+    if (result == 0 && last > most)
+        result = error_set(err, -EBUSY,
+                "the guest writes memory faster than it can be copied (%llu pages in the last of %u rounds, "
+                "%llu are the most for the pause): let it calm down and try again",
+                (unsigned long long)last, capture->result.figures.rounds, (unsigned long long)most);
+    if (result == 0)
+        result = flush(request, err);
+    capture->result.figures.settle_ns = now_ns() - start;
+    return result;
+}
+
 static int prepare(struct capture *capture, struct error *err)
 {
     const struct capture_request *request = capture->request;
     unsigned rounds = (unsigned)or_default(request->max_rounds, DEFAULT_ROUNDS);
     uint64_t last = 0;
     int result = copy_rounds(capture, rounds, true, &last, err);
+    // The sync of all that takes long, so it must not be the one that frozen processes wait for; nor what
+    // they write meanwhile.
+    if (result == 0)
+        result = flush(request, err);
+    if (result == 0 && dirty_pages_tracks(request->dirty))
+        result = copy_rounds(capture, 2, true, &last, err);
     if (result == 0)
         result = freeze(capture, err);
-    if (result == 0 && dirty_pages_tracks(request->dirty))
-        result = copy_rounds(capture, rounds, false, &last, err);
-    uint64_t most = or_default(request->max_pause_pages, DEFAULT_MAX_PAUSE_PAGES);
-    if (result == 0 && last > most)
-        result = error_set(err, -EBUSY,
-                "the guest writes memory faster than it can be copied (%llu pages in the last of %u rounds, "
-                "%llu are the most for the pause): let it calm down and try again",
-                (unsigned long long)last, capture->result.figures.rounds, (unsigned long long)most);
-    if (result == 0 && (result = store_flush(request->store)) < 0)
-        error_set(err, result, "the store's log cannot be synced: %s; restart the daemon, which recovers it",
-                strerror(-result));
+    if (result == 0)
+        result = settle(capture, err);
     return result;
 }
 

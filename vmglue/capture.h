@@ -52,6 +52,8 @@ struct capture_figures {
     uint64_t pause_ns;  // stop sent to cont answered: what vCPUs feel. 0 when left paused
     uint64_t freeze_ns; // freeze answered to thaw answered: what user processes feel
     uint64_t stop_ns, state_ns, scan_ns, copy_ns, commit_ns, continue_ns; // parts of the pause
+    uint64_t quiesce_ns,
+            settle_ns; // before it, processes frozen: the agent's freeze; copying and syncing after it
     uint64_t total_ns;
     unsigned rounds;            // before the pause
     uint64_t pages, zero_pages; // copied in all rounds; those of them that held zeros

@@ -14,9 +14,11 @@ static json_t *figures_json(const struct capture_figures *figures)
 {
     if (figures == NULL)
         return json_null();
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:b}",
-            "pause_ns", (json_int_t)figures->pause_ns, "freeze_ns", (json_int_t)figures->freeze_ns, "stop_ns",
-            (json_int_t)figures->stop_ns, "state_ns", (json_int_t)figures->state_ns, "scan_ns",
+    return json_pack(
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:b}",
+            "pause_ns", (json_int_t)figures->pause_ns, "freeze_ns", (json_int_t)figures->freeze_ns,
+            "quiesce_ns", (json_int_t)figures->quiesce_ns, "settle_ns", (json_int_t)figures->settle_ns,
+            "stop_ns", (json_int_t)figures->stop_ns, "state_ns", (json_int_t)figures->state_ns, "scan_ns",
             (json_int_t)figures->scan_ns, "copy_ns", (json_int_t)figures->copy_ns, "commit_ns",
             (json_int_t)figures->commit_ns, "continue_ns", (json_int_t)figures->continue_ns, "total_ns",
             (json_int_t)figures->total_ns, "rounds", (int)figures->rounds, "pages",

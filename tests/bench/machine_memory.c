@@ -170,7 +170,7 @@ static void measure_sessions(struct bench *bench, struct doc_id template, double
 void bench_memory(struct bench *bench)
 {
     struct rig *rig = bench->rig;
-    unsigned forks = bench->quick ? 8 : 60, peers = bench->quick ? 3 : 8;
+    unsigned forks = bench->quick ? 8 : 100, peers = bench->quick ? 3 : 8;
     struct machine *template = machine_boot(rig, "template");
     struct capture_request request = machine_capture_request(template, NULL);
     struct capture_result snapshot;

@@ -32,11 +32,13 @@ static void take(struct machine *machine, struct pauses *pauses)
     if (getenv("RAMET_BENCH_VERBOSE") != NULL)
         fprintf(stderr,
                 "    pause %.2f (stop %.2f state %.2f scan %.2f copy %.2f commit %.2f cont %.2f) freeze %.2f "
-                "ms, %u rounds, %llu pages, %llu last\n",
+                "(quiesce %.2f settle %.2f) ms, "
+                "%u rounds, %llu pages, %llu last\n",
                 (double)figures->pause_ns / 1e6, (double)figures->stop_ns / 1e6,
                 (double)figures->state_ns / 1e6, (double)figures->scan_ns / 1e6,
                 (double)figures->copy_ns / 1e6, (double)figures->commit_ns / 1e6,
-                (double)figures->continue_ns / 1e6, (double)figures->freeze_ns / 1e6, figures->rounds,
+                (double)figures->continue_ns / 1e6, (double)figures->freeze_ns / 1e6,
+                (double)figures->quiesce_ns / 1e6, (double)figures->settle_ns / 1e6, figures->rounds,
                 (unsigned long long)figures->pages, (unsigned long long)figures->last_pages);
     bench_delete(machine->rig, result.ids.machine);
 }

@@ -16,8 +16,6 @@
 
 #include <pthread.h>
 
-enum { RIG_MACHINES_MAX = 64 };
-
 struct rig {
     char directory[64];
     const char *kernel_dir; // RAMET_KERNEL_DIR
