@@ -163,6 +163,40 @@ class Restart(rig.Case):
         self.assertEqual(self.sh("demo", "cat f"), "1\n")
         self.check_owned()
 
+    def test_the_keeper_dies_first(self):
+        """The daemon revives it with all that it held, so that its own death costs no guest afterwards."""
+        self.daemon.ramet("create", "demo")
+        self.sh("demo", "echo 1 > f; sync")
+        self.daemon.ramet("snapshot", "demo", "--name", "base")
+        self.daemon.ramet("create", "child", "--from", "base")
+        pids = dict(self.daemon.vmms())
+        [keeper] = self.daemon.keeper_pids()
+        os.kill(keeper, 9)
+        self.daemon.ramet("create", "later", "--from", "base")    # needs a keeper at once
+        self.until(lambda: self.daemon.keeper_pids() not in ([], [keeper]))
+        pids = dict(self.daemon.vmms())
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.daemon.vmms(), pids, "the same processes")
+        for name in ("demo", "child", "later"):
+            # Modules that nobody has loaded: memory and disk that were not touched before.
+            self.assertEqual(self.sh(name, "python3 -c 'import sqlite3, decimal; print(open(\"f\").read())'"), "1\n\n")
+        self.check_owned()
+
+    def test_another_store_is_refused(self):
+        """Guests map memory images by numbers that mean something else in another store."""
+        self.daemon.ramet("create", "demo")
+        self.daemon.kill()
+        other = self.path("other")
+        self.daemon.ramet("store", "init", other)
+        result = subprocess.run([rig.BIN + "/rametd", "--store", other, "--run", self.daemon.run, "--kernel-dir",
+                                 os.environ["RAMET_KERNEL_DIR"]], capture_output=True, text=True, timeout=rig.HANG_SECS)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("another store still run from " + self.daemon.run, result.stdout + result.stderr)
+        self.daemon.start()
+        self.assertEqual(self.sh("demo", "echo alive"), "alive\n")
+        self.check_owned()
+
 
 if __name__ == "__main__":
     rig.need_machines()
