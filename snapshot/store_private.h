@@ -102,6 +102,7 @@ struct txn_op {
     uint64_t wall_ns;
     char name[STORE_NAME_MAX + 1];
     bool name_too_long;
+    bool replaces;       // DOC_PUT of a doc that must exist
     struct doc doc;      // its own body
     const uint8_t *blob; // its own copy; decode: not set
     size_t blob_bytes;

@@ -119,6 +119,7 @@ struct base_id txn_freeze(struct txn *txn, struct volume_id id)
 struct doc_id txn_doc_put(struct txn *txn, const struct doc *doc, const void *blob, size_t blob_bytes)
 {
     struct txn_op *op = add_op(txn, TXN_DOC_PUT, doc->id.value != 0 ? doc->id.value : new_id(txn->store));
+    op->replaces = doc->id.value != 0;
     doc_copy(doc, &op->doc);
     op->doc.id.value = op->id;
     op->blob_bytes = blob_bytes;

@@ -25,9 +25,9 @@ void txn_volume_delete(struct txn *txn, struct volume_id id); // -EBUSY when ope
 void txn_volume_resize(struct txn *txn, struct volume_id id, uint64_t size_bytes); // new space reads zero
 void txn_volume_rename(struct txn *txn, struct volume_id id, const char *name);
 struct base_id txn_freeze(struct txn *txn, struct volume_id id);
-// Puts a doc (a new one when doc->id.value is 0, else replaces name, body and references; the blob of a
-// replaced doc stays). The doc and its blob are copied. A base created here that no doc or volume of
-// this transaction refers to is dropped at once.
+// Puts a doc (a new one when doc->id.value is 0, else it replaces name, body and references of one that
+// exists; the blob of a replaced doc stays). The doc and its blob are copied. A base created here that no doc
+// or volume of this transaction refers to is dropped at once.
 struct doc_id txn_doc_put(struct txn *txn, const struct doc *doc, const void *blob, size_t blob_bytes);
 void txn_doc_delete(struct txn *txn, struct doc_id id);
 
