@@ -167,7 +167,7 @@ class CommandLine(rig.Case):
     def test_snapshot_words_do_not_collide(self):
         self.daemon.ramet("volume", "create", "v", "1M")
         self.daemon.ramet("volume", "snapshot", "v", "s")
-        self.assertEqual(self.daemon.ramet("snapshot", "ls"), self.daemon.ramet("snapshots"))
+        self.assertEqual(self.daemon.json("snapshot", "ls"), self.daemon.json("snapshots"))
         self.daemon.ramet("snapshot", "rm", "s")
         self.assertEqual(self.daemon.json("snapshots"), [])
 
