@@ -207,6 +207,22 @@ static bool quiet(struct log *log)
     return !busy;
 }
 
+// A record that says that all before it was durable: without it, damage to what was synced last would look
+// like a torn end. It repeats what is known (which file is the oldest); if it is lost, nothing is.
+static void write_last_record(struct log *log, struct open_wait *wait)
+{
+    wait->append = (struct log_append){.loop = log->loops[0],
+            .kind = RECORD_RETIRE,
+            .reserve = true,
+            .volume = log->oldest->number,
+            .done = open_appended};
+    log_append(log, &wait->append);
+    if (drive(log, wait) < 0)
+        return;
+    log_sync(log, &wait->sync);
+    drive(log, wait);
+}
+
 struct log *log_close(struct log *log)
 {
     if (log == NULL)
@@ -219,7 +235,8 @@ struct log *log_close(struct log *log)
             log->loops[i]->ops->run_once(log->loops[i], false);
     struct open_wait wait = {.sync = {.loop = log->loops[0], .done = open_synced}};
     log_sync(log, &wait.sync);
-    drive(log, &wait);
+    if (drive(log, &wait) == 0)
+        write_last_record(log, &wait);
     close_files(log, log->oldest);
     close_files(log, log->spares);
     return log_abandon(log);
