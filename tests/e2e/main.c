@@ -18,18 +18,30 @@ static void reboot(struct rig *rig, unsigned count)
     case_reboot(rig);
 }
 
+static void network(struct rig *rig, unsigned count)
+{
+    case_network(rig);
+}
+
+static void generations_on_two(struct rig *rig, unsigned count)
+{
+    rig->shape.cpus = 2;
+    case_generations(rig, count);
+}
+
 static const struct {
     const char *name;
     unsigned count; // RAMET_TEST_LONG multiplies it
     void (*run)(struct rig *rig, unsigned count);
 } cases[] = {
         {"ram", 40, case_ram},
-        {"generations", 10, case_generations},
+        {"generations", 10, generations_on_two},
         {"shape", 1, shape},
         {"reboot", 1, reboot},
         {"random", 20, case_random},
         {"unique", 3, case_unique},
         {"traffic", 10, case_traffic},
+        {"network", 1, network},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
