@@ -11,6 +11,7 @@
 #include <net/route.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,29 +138,48 @@ static void default_route(int fd, const char *gateway)
         boot_say("default route: %s", strerror(errno));
 }
 
-// Imported images often have a link to a file that their own init would make.
+// Whether there is nothing in the file, or what an earlier boot put there.
+static bool resolver_is_ours(const char *mark)
+{
+    char text[100] = "";
+    int fd = open("/etc/resolv.conf", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return true;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    return got == 0 || strncmp(text, mark, strlen(mark)) == 0;
+}
+
+// Imported images often have a link to a file below /run that their own init would make.
+static const char *resolver_path(char *ret_target, size_t size)
+{
+    ssize_t got = readlink("/etc/resolv.conf", ret_target, size - 1);
+    ret_target[got > 0 ? got : 0] = 0;
+    char *run = strstr(ret_target, "/run/");
+    if (run == NULL)
+        return "/etc/resolv.conf";
+    for (char *slash = strchr(run + 5, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(run, 0755);
+        *slash = '/';
+    }
+    return run;
+}
+
+// ramet.dns=none empties the file: the C library then asks this machine itself, and is refused at once.
 static void name_server(void)
 {
-    char address[64], target[300], line[100];
-    struct stat st;
-    boot_parameter("ramet.dns", "10.0.2.3", address, sizeof address);
-    if (strcmp(address, "none") == 0 || (stat("/etc/resolv.conf", &st) == 0 && st.st_size > 0))
+    static const char mark[] = "# made at boot by ramet-guest\n";
+    char address[64], target[300], text[150] = "";
+    if (!resolver_is_ours(mark))
         return;
-    ssize_t got = readlink("/etc/resolv.conf", target, sizeof target - 1);
-    target[got > 0 ? got : 0] = 0;
-    const char *run = strstr(target, "/run/");
-    if (run != NULL) {
-        for (char *slash = strchr(run + 5, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-            *slash = 0;
-            mkdir(run, 0755);
-            *slash = '/';
-        }
-    }
-    int fd = open(run != NULL ? run : "/etc/resolv.conf", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    boot_parameter("ramet.dns", "10.0.2.3", address, sizeof address);
+    if (strcmp(address, "none") != 0)
+        snprintf(text, sizeof text, "%snameserver %s\n", mark, address);
+    int fd = open(resolver_path(target, sizeof target), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
         return;
-    int length = snprintf(line, sizeof line, "nameserver %s\n", address);
-    ssize_t ignored = write(fd, line, (size_t)length);
+    ssize_t ignored = write(fd, text, strlen(text));
     (void)ignored;
     close(fd);
 }
