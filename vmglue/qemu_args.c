@@ -187,10 +187,12 @@ static void add_kernel(
         add(args, "-initrd");
         add(args, "%s", config->initrd_path);
     }
-    // panic=-1: a panic is a reboot at once, which ends this process (-no-reboot). microvm has nothing but
-    // the PIT to measure the TSC with, and on a busy host it fails: it is told the rate.
+    // panic=-1: a panic is a reboot at once, which ends this process (-no-reboot). An emulated guest's TSC is
+    // the host's, and the guest is told its rate: measured on a busy host it comes out wrong. microvm, which
+    // has nothing but the PIT to measure with, then does not start; a q35 guest's clock ran up to ten times
+    // too fast until its watchdog found out.
     char tsc[40] = "";
-    if (config->shape.machine == VM_MACHINE_MICROVM && host->tsc_khz != 0)
+    if (host->tsc_khz != 0)
         snprintf(tsc, sizeof tsc, " tsc_early_khz=%u", host->tsc_khz);
     // Without a way out, a name look-up must fail at once and not after half a minute.
     const char *dns = config->shape.network == VM_NETWORK_USER ? "" : " ramet.dns=none";

@@ -141,6 +141,15 @@ static void test_microvm(void **state)
     qemu_args_free(&args);
 }
 
+static void test_an_emulated_guest_is_told_its_tsc_rate(void **state)
+{
+    struct vm_config config = good_config();
+    config.shape.machine = VM_MACHINE_Q35;
+    struct qemu_args args = build(&config);
+    assert_true(anywhere(&args, "tsc_early_khz=2500000"));
+    qemu_args_free(&args);
+}
+
 static void test_network_kinds(void **state)
 {
     struct vm_config config = good_config();
@@ -246,6 +255,7 @@ int main(void)
             cmocka_unit_test(test_boot_and_load_differ),
             cmocka_unit_test(test_commas_are_doubled),
             cmocka_unit_test(test_microvm),
+            cmocka_unit_test(test_an_emulated_guest_is_told_its_tsc_rate),
             cmocka_unit_test(test_network_kinds),
             cmocka_unit_test(test_refusals_name_the_field),
             cmocka_unit_test(test_canonical_line_has_no_names_of_this_vm),
