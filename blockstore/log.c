@@ -203,10 +203,18 @@ static void advance_locked(struct log *log)
     log_kick_rotation_locked(log);
 }
 
+// -ENOSPC means to callers that nothing has happened; a write or sync that fails for lack of room leaves its
+// records in doubt as any other failure does.
+static int in_doubt(int64_t result)
+{
+    return result == -ENOSPC ? -EIO : (int)result;
+}
+
 static void write_done(struct io_full *full, int result)
 {
     struct log_append *append = (struct log_append *)((char *)full - offsetof(struct log_append, write));
     struct log *log = append->log;
+    result = in_doubt(result);
     struct log_append *start = NULL;
     pthread_mutex_lock(&log->lock);
     if (log->header_count < log->header_capacity)
@@ -370,7 +378,7 @@ static void sync_op_done(struct io_op *op, int64_t result)
     struct log *log = ((struct log_sync_op *)op)->log;
     pthread_mutex_lock(&log->lock);
     if (result < 0 && log->sync_run.result == 0)
-        log->sync_run.result = (int)result;
+        log->sync_run.result = in_doubt(result);
     if (--log->sync_run.left == 0) {
         free(log->sync_run.ops);
         log->sync_run.ops = NULL;

@@ -120,8 +120,10 @@ static void prepare_finish(struct log *log, int result)
         log->prepare_failed = true;
         log->prepare_failed_ns = loop_now_ns(log->loops[0]);
         log_file_free(prepare->file);
+        free(prepare->spare_path);
     }
     prepare->file = NULL;
+    prepare->spare_path = NULL;
     if (log->rotation == ROTATION_SPARE)
         log->rotation = ROTATION_IDLE; // admission decides again
     log_pump_locked(log, &start);
@@ -181,7 +183,9 @@ static void prepare_zeros_done(struct io_full *full, int result)
     io_full_submit(log->loops[0], full, IO_WRITE, prepare->file->fd, &iov, 1, at, prepare_zeros_done);
 }
 
-// open (direct, else through the cache) -> zeros -> fdatasync -> directory -> open for reads -> spare
+// open (direct, else through the cache) -> zeros -> fdatasync -> rename -> directory -> open for reads ->
+// spare Only a whole file ever has a spare's name: one that lost some of its zeros in a power cut would need
+// room later.
 static void prepare_next_step(struct io_op *op, int64_t result)
 {
     struct log *log = (struct log *)((char *)op - offsetof(struct log, prepare.op));
@@ -202,6 +206,15 @@ static void prepare_next_step(struct io_op *op, int64_t result)
         prepare->file->read_fd = (int)result;
         prepare_finish(log, 0);
     } else if (op->code == IO_FDATASYNC) {
+        *op = (struct io_op){.code = IO_RENAME,
+                .path = prepare->file->path,
+                .path2 = prepare->spare_path,
+                .done = prepare_next_step};
+        loop_submit(log->loops[0], op);
+    } else if (op->code == IO_RENAME) {
+        free(prepare->file->path);
+        prepare->file->path = prepare->spare_path;
+        prepare->spare_path = NULL;
         *op = (struct io_op){.code = IO_FSYNC_DIR, .path = log->directory, .done = prepare_next_step};
         loop_submit(log->loops[0], op);
     } else {
@@ -227,7 +240,8 @@ static void prepare_run(struct loop_work *work)
     pthread_mutex_unlock(&log->lock);
     if (!go)
         return;
-    prepare->file = log_file_new(log->file_blocks, log_path(log->directory, "spare.", number));
+    prepare->spare_path = log_path(log->directory, "spare.", number);
+    prepare->file = log_file_new(log->file_blocks, log_path(log->directory, "new.", number));
     prepare->at = 0;
     prepare->zeros = io_buffer_alloc(PREWRITE_BYTES);
     memset(prepare->zeros, 0, PREWRITE_BYTES);

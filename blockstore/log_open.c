@@ -272,6 +272,7 @@ struct log *log_abandon(struct log *log)
     if (log->prepare.file != NULL)
         log_file_free(log->prepare.file);
     io_buffer_free(log->prepare.zeros);
+    free(log->prepare.spare_path);
     free(log->sync_run.ops);
     free(log->header_pool);
     free(log->acks);

@@ -59,6 +59,7 @@ struct log_prepare {
     struct io_full write;
     void *zeros;
     uint64_t at;
+    char *spare_path; // its name when it is whole
 };
 
 struct log {

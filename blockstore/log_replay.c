@@ -19,6 +19,8 @@
 #include <string.h>
 
 enum { WINDOW_BLOCKS = 64, WINDOW_SMALL = 2 }; // small after a jump: headers of large records lie far apart
+static const uint64_t HALF_SPARE = UINT64_C(1)
+                                   << 63; // in recovery.spares: the writing of its zeros was cut short
 
 struct found_file {
     uint64_t number;
@@ -55,8 +57,8 @@ struct recovery {
 static void note_name(void *context, const char *name)
 {
     struct recovery *self = context;
-    bool spare = strncmp(name, "spare.", 6) == 0;
-    const char *digits = spare ? name + 6 : name;
+    bool half = strncmp(name, "new.", 4) == 0, spare = half || strncmp(name, "spare.", 6) == 0;
+    const char *digits = half ? name + 4 : spare ? name + 6 : name;
     char *end;
     if (!isdigit((unsigned char)*digits))
         return;
@@ -75,7 +77,7 @@ static void note_name(void *context, const char *name)
             abort();
     }
     if (spare)
-        self->spares[(*count)++] = number;
+        self->spares[(*count)++] = number | (half ? HALF_SPARE : 0);
     else
         self->files[(*count)++] = (struct found_file){.number = number};
 }
@@ -457,12 +459,14 @@ static void adopt_spares(struct recovery *self)
 {
     struct log *log = self->log;
     for (unsigned i = 0; i < self->spare_count; i++) {
-        if (self->spares[i] >= log->next_spare_number)
-            log->next_spare_number = self->spares[i] + 1;
+        uint64_t number = self->spares[i] & ~HALF_SPARE;
+        bool half = (self->spares[i] & HALF_SPARE) != 0;
+        if (number >= log->next_spare_number)
+            log->next_spare_number = number + 1;
         struct log_file *file =
-                log_file_new(log->file_blocks, log_path(log->directory, "spare.", self->spares[i]));
+                log_file_new(log->file_blocks, log_path(log->directory, half ? "new." : "spare.", number));
         uint8_t *last = self->window;
-        bool whole = log->spare_files < log->config.spare_files &&
+        bool whole = !half && log->spare_files < log->config.spare_files &&
                      log->used_files + log->spare_files < log->budget_files &&
                      log_file_open(self->loop, file->path, 0, file) == 0 &&
                      io_sync_full(self->loop, IO_READ, file->read_fd, last, BLOCK_SIZE,

@@ -97,6 +97,11 @@ void model_end(struct model *model, struct model_op *op, int result, bool durabl
     // A refused transaction has changed nothing; a failed write may be there in part.
     bool in_doubt = result == -EIO || result == -ESTALE;
     op->rejected = result < 0 && op->kind == MODEL_TXN && !in_doubt;
+    if (op->tail != NULL) {
+        op->tail->ended = op->ended;
+        op->tail->promised = op->promised;
+        op->tail->durable = op->durable;
+    }
     if (model->trace)
         fprintf(model->trace, "t=%llu op %llu answered %d%s\n", (unsigned long long)model->clock,
                 (unsigned long long)op->id, result, op->durable ? " durable" : "");
@@ -321,6 +326,11 @@ void model_resized(struct model *model, struct model_op *txn, struct model_volum
         uint64_t new_bytes)
 {
     blocks_reserve(model, volume, layout_count(new_bytes));
+    if (new_bytes < old_bytes && new_bytes % BLOCK_SIZE != 0) {
+        txn->tail = model_begin(model, MODEL_ZERO);
+        touch_blocks(volume->block, volume->block_count, volume->vast, txn->tail, new_bytes,
+                BLOCK_SIZE - new_bytes % BLOCK_SIZE);
+    }
     if (new_bytes < old_bytes)
         touch_blocks(volume->block, volume->block_count, volume->vast, txn, new_bytes,
                 (old_bytes - new_bytes + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE);

@@ -31,6 +31,7 @@ struct model_op {
     bool promised;             // answered with success
     bool durable;              // and promised to survive a power cut
     bool rejected;             // answered with an error that leaves no trace
+    struct model_op *tail;     // a shrink: clearing the rest of the last block, even when it is refused
     int evidence;              // during a judgement: 1 in, -1 out
 };
 

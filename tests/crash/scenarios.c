@@ -229,8 +229,8 @@ static bool failing_calls(struct scenario_result *result)
 static bool no_room_for_spares(struct scenario_result *result)
 {
     unsigned runs = 0;
-    bool good = sweep(result, IO_WRITE, ENOSPC, "spare", 0, &runs) &&
-                sweep(result, IO_OPEN, ENOSPC, "spare", 0, &runs);
+    bool good = sweep(result, IO_WRITE, ENOSPC, "new.", 0, &runs) &&
+                sweep(result, IO_OPEN, ENOSPC, "new.", 0, &runs);
     for (uint64_t seed = 1; seed <= 20 && good; seed++, runs++) {
         struct crash_run_options options = {.seed = seed,
                 .points = 20,

@@ -295,7 +295,7 @@ static bool named_by_doc(const struct workload *workload, uint64_t volume)
             for (unsigned k = 0; k < state->volume_count && state->exists && !state->op->rejected; k++)
                 if (state->volume[k] == volume)
                     return true;
-            if (state->op->ended != 0 && !state->op->rejected)
+            if (state->op->ended != 0 && state->op->promised)
                 break;
         }
     }
