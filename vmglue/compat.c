@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel and initramfs are recorded but not compared: a loaded guest has its kernel in memory, and refusing
-// it because the host's kernel package was updated would end sessions for nothing. The VMM's build is
-// compared: the meaning of a device state is its own.
+// Kernel and initramfs are compared although a loaded guest has its kernel in memory: when it reboots, it
+// gets the ones that are there then, and its modules and agent must fit them.
 #include "vmglue/compat.h"
 
 #include "blockstore/digest.h"
@@ -221,6 +220,10 @@ static const struct {
         {"cpu_model", "the CPU model", "run it on a host with the same CPU", false},
         {"vmm_build", "the VMM's build",
                 "install the build that took the snapshot, or point the daemon to a kept copy of it", false},
+        {"kernel", "the kernel", "point the daemon to the kernel folder that the snapshot was made with",
+                true},
+        {"initramfs", "the initramfs",
+                "point the daemon to the kernel folder that the snapshot was made with", true},
         {"image_id", "the image of the disk", "use a snapshot that was made from this image", true},
         {"command_line", "the VMM's command line", "use the version of this program that took the snapshot",
                 false},

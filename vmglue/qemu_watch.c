@@ -122,19 +122,22 @@ static void limit_console(struct qemu_vm *vm)
 
 static void exited(struct qemu_vm *vm)
 {
-    vm_process_wait(vm->vm.pid_fd, 0);
+    char how[120];
+    vm_process_reap(vm->vm.pid_fd, how, sizeof how);
     if (vm->qmp != NULL)
         qmp_wait_closed(vm->qmp, DRAIN_MS);
     pthread_mutex_lock(&vm->lock);
     vm->exited = true;
     pthread_cond_broadcast(&vm->changed);
     pthread_mutex_unlock(&vm->lock);
-    char words[400] = "";
+    char words[400] = "", detail[600];
     char *log = qemu_process_path(vm->run_dir, "vmm.log");
     if (log != NULL)
         vm_process_last_words(log, words, sizeof words);
     free(log);
-    emit(vm, VM_EVENT_EXITED, words);
+    snprintf(detail, sizeof detail, "%s%s%s%s%s", how[0] != 0 ? "the VMM " : "", how,
+            how[0] != 0 && words[0] != 0 ? "; " : "", words[0] != 0 ? "its last words: " : "", words);
+    emit(vm, VM_EVENT_EXITED, detail);
 }
 
 static void *watch(void *argument)

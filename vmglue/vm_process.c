@@ -228,6 +228,21 @@ int vm_process_wait(int pid_fd, unsigned timeout_ms)
     return 0;
 }
 
+void vm_process_reap(int pid_fd, char *buffer, size_t size)
+{
+    siginfo_t info = {0};
+    buffer[0] = 0;
+    if (waitid(P_PIDFD, (id_t)pid_fd, &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
+        return; // another daemon's child: init knows
+    if (info.si_code == CLD_EXITED)
+        snprintf(buffer, size, "ended with code %d", info.si_status);
+    else if (info.si_status == SIGBUS) // what a mapping answers with when its file cannot give a page
+        snprintf(buffer, size,
+                "was killed by SIGBUS: a page of its memory image is damaged or cannot be read");
+    else
+        snprintf(buffer, size, "was killed by signal %d (%s)", info.si_status, strsignal(info.si_status));
+}
+
 int vm_process_kill(int pid_fd, unsigned timeout_ms)
 {
     if (syscall(SYS_pidfd_send_signal, pid_fd, SIGKILL, NULL, 0) != 0 && errno != ESRCH)

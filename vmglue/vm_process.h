@@ -39,6 +39,9 @@ bool vm_process_has_tag(pid_t pid, const char *tag, char *ret_id, size_t id_size
 int vm_process_take_fd(pid_t pid, int pid_fd, const char *kind, int *ret_fd);
 // 0 when it has ended (and reaps it when it is our child), -ETIMEDOUT otherwise.
 int vm_process_wait(int pid_fd, unsigned timeout_ms);
+// The same at once for a process that has ended, with words on how: "was killed by signal 7", "" when it is
+// not known.
+void vm_process_reap(int pid_fd, char *buffer, size_t size);
 int vm_process_kill(int pid_fd, unsigned timeout_ms); // SIGKILL, then wait
 // The last lines of a log as one line, for error messages; "" when there are none.
 void vm_process_last_words(const char *log_path, char *buffer, size_t size);

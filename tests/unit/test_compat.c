@@ -127,6 +127,9 @@ static void test_each_difference_is_named(void **state)
     config.image_id = "other-image";
     differ(&config, "image", "other-image");
     config = good_config();
+    config.kernel_path = other_vmm;
+    differ(&config, "the kernel of the snapshot", "13:");
+    config = good_config();
     config.vmm_path = other_vmm;
     differ(&config, "build", "13:");
 }

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +79,29 @@ static void test_child_gets_its_descriptors_and_nothing_else(void **state)
     close(pair[0]);
     close(pair[1]);
     close(fds[1]);
+}
+
+static void end_is(const char *script, const char *words)
+{
+    char *argv[] = {"sh", "-c", (char *)script, NULL}, how[160];
+    struct vm_process_identity identity;
+    int pid_fd;
+    spawn(argv, NULL, 0, &identity, &pid_fd);
+    struct pollfd poll_fd = {.fd = pid_fd, .events = POLLIN};
+    assert_int_equal(poll(&poll_fd, 1, 60000), 1);
+    vm_process_reap(pid_fd, how, sizeof how);
+    if (strstr(how, words) == NULL)
+        fail_msg("'%s' does not say '%s'", how, words);
+    vm_process_reap(pid_fd, how, sizeof how); // reaped already
+    assert_string_equal(how, "");
+    close(pid_fd);
+}
+
+static void test_how_it_ended(void **state)
+{
+    end_is("exit 3", "ended with code 3");
+    end_is("kill -9 $$", "signal 9");
+    end_is("kill -BUS $$", "memory image");
 }
 
 static void test_missing_program(void **state)
@@ -195,6 +219,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test(test_child_gets_its_descriptors_and_nothing_else),
+            cmocka_unit_test(test_how_it_ended),
             cmocka_unit_test(test_missing_program),
             cmocka_unit_test(test_identity),
             cmocka_unit_test(test_descriptor_of_another_process),
