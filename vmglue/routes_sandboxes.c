@@ -88,8 +88,8 @@ static void create_sandbox(struct http_request *request)
         create.from = "agent-base";
     if (r >= 0)
         r = sandbox_create(service_of(request)->sandboxes, &create, &json, &err);
-    if (r < 0)
-        http_reply_failure(request, "sandbox", &err);
+    if (r < 0) // what was not found is what it was to be made from
+        http_reply_failure(request, r == -ENOENT ? "source" : "sandbox", &err);
     else
         http_reply_json(request, 201, json);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { EXIT_USAGE = 2, SHARDS_DEFAULT_MAX = 4 };
@@ -114,6 +115,16 @@ static int parse(int argc, char **argv, struct daemon_config *config, bool *ret_
     return 0;
 }
 
+// A sandbox takes about ten descriptors; the usual soft limit of 1024 would end at a hundred.
+static void allow_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 int main(int argc, char **argv)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -135,6 +146,7 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL); // before any thread: they all inherit it, sigwait takes them
     signal(SIGPIPE, SIG_IGN);
+    allow_descriptors();
     if (daemon_start(&config, &daemon, &err) < 0) {
         log_line("cannot start: %s", err.text);
         return 1;

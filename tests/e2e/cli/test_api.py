@@ -62,7 +62,7 @@ class Api(rig.Case):
                               "env": ({"": "x"}, {"a=b": "x"}, {"a": None})}.items():
             for value in values:
                 self.refuse(400, "validation.invalid", *create, {"name": "b", "from": "disk", field: value}, says=field)
-        self.refuse(404, "sandbox.not_found", *create, {"name": "b", "from": "none"}, says="none")
+        self.refuse(404, "source.not_found", *create, {"name": "b", "from": "none"}, says="none")
         self.refuse(400, "validation.invalid", *create, {"name": "ls", "from": "disk"}, says="command line")
         for name in ("A", "", "x" * 41, "-a", "a_b"):
             self.refuse(400, "validation.invalid", *create, {"name": name, "from": "disk"})
@@ -98,6 +98,8 @@ class Api(rig.Case):
         answer = self.daemon.call("PUT", "/v1/volumes/v/content", data)
         self.assertEqual((answer.status, answer.json["size_bytes"], answer.json["padding_bytes"]), (201, len(data), 0))
         self.assertEqual(self.daemon.call("GET", "/v1/volumes/v/content").body, data)
+        head = self.daemon.call("HEAD", "/v1/volumes/v/content")
+        self.assertEqual((head.status, head.headers["Content-Length"], head.body), (200, str(len(data)), b""))
         self.refuse(409, "volume.conflict", "PUT", "/v1/volumes/v/content", data)
         self.refuse(400, "validation.invalid", "PUT", "/v1/volumes/w/content?size_bytes=5", data)
         self.refuse(400, "validation.invalid", "PUT", "/v1/volumes/w/content?size_bytes=x", data)

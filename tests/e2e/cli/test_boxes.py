@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import threading
 import time
@@ -19,7 +20,7 @@ while True:
     with open("state.new", "w") as f:
         json.dump(dict(born=born, count=count, draw=os.urandom(16).hex(), pid=os.getpid()), f)
     os.rename("state.new", "state")
-    time.sleep(0.01)
+    time.sleep(0.04)
 """
 
 
@@ -126,9 +127,20 @@ class Boxes(rig.Case):
         self.assertEqual(call("GET", "/content?path=deep").status, 400)
         self.assertEqual(call("PUT", "/content?path=x&mode=9", b"").status, 400)
         self.assertEqual(call("GET", "/content").status, 400)
+        self.cut_upload(name)
         self.daemon.ramet("cp", self.path("nothing"), name + ":x", status=1)
         self.daemon.ramet("cp", name + ":deep", self.path("y"), status=1)
         self.assertFalse(os.path.exists(self.path("y")))
+
+    def cut_upload(self, name):
+        """X17: a client that breaks off leaves the old file, and no other."""
+        self.sh(name, "mkdir cut; echo old > cut/f")
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(self.daemon.run + "/api.sock")
+            raw.sendall(f"PUT /v1/sandboxes/{name}/files/content?path=cut/f HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n".encode()
+                        + b"n" * 500000)
+        self.until(lambda: self.sh(name, "ls -A cut").split() == ["f"])
+        self.assertEqual(self.sh(name, "cat cut/f"), "old\n")
 
     def fork_eight(self, name):
         before = self.state(name)
