@@ -53,7 +53,7 @@ static uint64_t tsc_at(uint64_t *ret_ns)
 
 static void measure_tsc(void)
 {
-    uint64_t start_ns, now_ns, start = tsc_at(&start_ns), now;
+    uint64_t start_ns = 0, now_ns = 0, start = tsc_at(&start_ns), now;
     do
         now = tsc_at(&now_ns);
     while (now_ns - start_ns < 20000000);
