@@ -24,6 +24,8 @@ static void on_event(void *context, enum vm_event_kind kind, const char *detail)
     pthread_mutex_lock(&machine->lock);
     machine->reset |= kind == VM_EVENT_GUEST_RESET;
     machine->exited |= kind == VM_EVENT_EXITED;
+    if (kind == VM_EVENT_GUEST_RESET || kind == VM_EVENT_EXITED)
+        snprintf(machine->detail, sizeof machine->detail, "%s", detail);
     pthread_cond_broadcast(&machine->changed);
     pthread_mutex_unlock(&machine->lock);
 }

@@ -23,6 +23,11 @@ static void network(struct rig *rig, unsigned count)
     case_network(rig);
 }
 
+static void damage(struct rig *rig, unsigned count)
+{
+    case_damage(rig);
+}
+
 static void generations_on_two(struct rig *rig, unsigned count)
 {
     rig->shape.cpus = 2;
@@ -42,6 +47,7 @@ static const struct {
         {"unique", 3, case_unique},
         {"traffic", 10, case_traffic},
         {"network", 1, network},
+        {"damage", 1, damage},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -44,6 +44,7 @@ struct machine {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool reset, exited; // protected by lock
+    char detail[300];   // of the last of them; protected by lock
 };
 
 __attribute__((noreturn, format(printf, 1, 2))) void rig_fail(const char *format, ...);
