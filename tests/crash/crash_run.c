@@ -108,6 +108,11 @@ static bool healthy(struct run *run)
         fail(run, "live: %s", workload_failure(run->workload));
     else if (sim_world_violation(run->rig.world) != NULL)
         fail(run, "contract of the I/O seam: %s", sim_world_violation(run->rig.world));
+    struct store_stat stat;
+    store_stat(run->rig.store, &stat);
+    if (stat.log_used_bytes + stat.log_spare_bytes > stat.log_budget_bytes)
+        fail(run, "the log takes %" PRIu64 " + %" PRIu64 " bytes of a budget of %" PRIu64,
+                stat.log_used_bytes, stat.log_spare_bytes, stat.log_budget_bytes);
     return !run->result->failed;
 }
 
@@ -225,9 +230,6 @@ static void check_stat(struct run *run, const struct picture *picture)
                 " docs instead of %zu, %zu, %zu",
                 stat.volumes, stat.bases, stat.docs, picture->volume_count, picture->base_count,
                 picture->doc_count);
-    if (stat.log_used_bytes + stat.log_spare_bytes > stat.log_budget_bytes)
-        fail(run, "the log takes %" PRIu64 " + %" PRIu64 " bytes of a budget of %" PRIu64,
-                stat.log_used_bytes, stat.log_spare_bytes, stat.log_budget_bytes);
     if (stat.durable_seq > stat.acknowledged_seq || stat.acknowledged_seq > stat.appended_seq)
         fail(run, "log positions are out of order");
 }

@@ -440,7 +440,7 @@ void script_fail_recovery(struct script *script, enum io_code code)
     char why[1000];
     if (script->failed)
         return;
-    struct sim_world *start = sim_world_after_kill(world_of(script), script->seed, &sim);
+    struct sim_world *start = sim_world_after_power_cut(world_of(script), script->seed, &sim);
     if (rig_recover(sim_world_after_kill(start, 1, &sim), &calm, &first, why, sizeof why) < 0) {
         fail(script, "recovery: %s", why);
         sim_world_destroy(start);

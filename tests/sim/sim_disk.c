@@ -84,7 +84,7 @@ void sim_disk_name_list_free(struct name_list *list)
     free(list->item);
 }
 
-static void change_add(struct change_list *list, struct sim_change *change)
+void sim_disk_change_add(struct change_list *list, struct sim_change *change)
 {
     list->item = grow(list->item, &list->capacity, list->count + 1, sizeof *list->item);
     list->item[list->count++] = change;
@@ -198,7 +198,7 @@ static struct sim_change *name_change(struct sim_disk *disk, enum change_kind ki
     change->path = strdup(path);
     change->path2 = path2 ? strdup(path2) : NULL;
     change->effect = ++disk->effect_clock;
-    change_add(&disk->name_changes, change);
+    sim_disk_change_add(&disk->name_changes, change);
     return change;
 }
 
@@ -368,7 +368,7 @@ struct sim_change *sim_disk_write_begin(
     change->offset = offset;
     change->size = size;
     change->bytes = copy;
-    change_add(&node->changes, change);
+    sim_disk_change_add(&node->changes, change);
     return change;
 }
 

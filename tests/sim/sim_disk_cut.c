@@ -173,17 +173,70 @@ struct sim_disk *sim_disk_after_power_cut(const struct sim_disk *disk, uint64_t 
     return copy;
 }
 
+// A change as the next process meets it: in effect, completed, and still not durable.
+static void inherit(
+        struct sim_disk *copy, struct change_list *list, const struct sim_change *change, size_t size)
+{
+    struct sim_change *mine = calloc(1, sizeof *mine);
+    if (mine == NULL)
+        abort();
+    *mine = *change;
+    mine->node = copy->node[change->node->id];
+    mine->size = size;
+    mine->bytes = malloc(size + 1);
+    if (mine->bytes == NULL)
+        abort();
+    memcpy(mine->bytes, change->bytes ? change->bytes : (const uint8_t *)"", change->bytes ? size : 0);
+    mine->path = change->path ? strdup(change->path) : NULL;
+    mine->path2 = change->path2 ? strdup(change->path2) : NULL;
+    mine->effect = ++copy->effect_clock;
+    mine->completed = ++copy->complete_clock;
+    mine->doomed = false; // direct I/O: what the next process reads is on the device, and its sync covers it
+    sim_disk_change_add(list, mine);
+}
+
+static void kill_node(struct sim_disk *copy, const struct sim_node *node, uint64_t *random)
+{
+    struct sim_node *mine = copy->node[node->id];
+    sim_pages_copy(&mine->live, &node->live);
+    sim_pages_copy(&mine->durable, &node->durable);
+    struct sim_change *changes[node->changes.count + 1];
+    size_t count = sorted_changes(node, changes);
+    for (size_t i = 0; i < count; i++) {
+        size_t size = changes[i]->size;
+        if (changes[i]->effect != 0) {
+            inherit(copy, &mine->changes, changes[i], size);
+            continue;
+        }
+        uint64_t dice = sim_random_below(random, 3); // on its way: wholly, up to some page, or not at all
+        if (dice == 0 || changes[i]->doomed)
+            continue;
+        if (dice == 1)
+            size = sim_random_below(random, size / SIM_DISK_PAGE + 1) * SIM_DISK_PAGE;
+        inherit(copy, &mine->changes, changes[i], size);
+        sim_disk_apply_content(&mine->live, mine->changes.item[mine->changes.count - 1]);
+    }
+}
+
 struct sim_disk *sim_disk_after_kill(const struct sim_disk *disk, uint64_t seed)
 {
-    struct survivor cut = {.random = seed, .sector = SIM_DISK_PAGE, .mode = MIXED};
     struct sim_disk *copy = copy_nodes(disk);
-    for (size_t i = 0; i < disk->node_count; i++) {
-        const struct sim_node *node = disk->node[i];
-        sim_pages_copy(&copy->node[i]->live, &node->live);
-        for (size_t j = 0; j < node->changes.count; j++)
-            if (node->changes.item[j]->effect == 0 && !node->changes.item[j]->doomed)
-                survive(&cut, true, &copy->node[i]->live, node->changes.item[j]);
+    for (size_t i = 0; i < disk->live.count; i++) {
+        struct sim_node *node = copy->node[disk->live.item[i].node->id];
+        node->links++;
+        sim_disk_name_set(&copy->live, disk->live.item[i].path, node);
     }
-    finish_copy(copy, &disk->live);
+    for (size_t i = 0; i < disk->durable.count; i++)
+        sim_disk_name_set(
+                &copy->durable, disk->durable.item[i].path, copy->node[disk->durable.item[i].node->id]);
+    for (size_t i = 0; i < disk->name_changes.count; i++)
+        if (!disk->name_changes.item[i]->durable)
+            inherit(copy, &copy->name_changes, disk->name_changes.item[i], 0);
+    for (size_t i = 0; i < disk->node_count; i++) {
+        kill_node(copy, disk->node[i], &seed);
+        if (copy->node[i]->links == 0) // its last descriptor went with the process
+            sim_pages_free(&copy->node[i]->live);
+        copy->used_pages += sim_pages_allocated(&copy->node[i]->live);
+    }
     return copy;
 }

@@ -62,4 +62,5 @@ struct sim_node *sim_disk_node_create(struct sim_disk *disk, bool directory);
 int sim_disk_check_parent(const struct sim_disk *disk, const char *path);
 void sim_disk_apply_name(struct name_list *list, const struct sim_change *change);
 void sim_disk_apply_content(struct sim_pages *pages, const struct sim_change *change);
+void sim_disk_change_add(struct change_list *list, struct sim_change *change);
 int sim_disk_by_effect(const void *a, const void *b); // for qsort, of pointers to changes

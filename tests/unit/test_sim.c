@@ -244,6 +244,33 @@ static void a_kill_keeps_what_completed_and_some_of_the_rest(void **state)
     assert_true(whole > 10 && none > 10 && partly > 10);
 }
 
+static void a_kill_makes_nothing_durable(void **state)
+{
+    unsigned lost = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        int fd;
+        struct sim_world *world = world_with_file(seed, NULL, 1, &fd);
+        char bytes[BLOCK];
+        memset(bytes, 'n', sizeof bytes);
+        do_transfer(world, IO_WRITE, fd, bytes, sizeof bytes, 0);
+        struct sim_world *next = sim_world_after_kill(world, seed, NULL);
+        struct sim_world *after = sim_world_after_power_cut(next, seed, NULL);
+        sim_disk_peek(sim_world_disk(after), "/f", 0, bytes, sizeof bytes);
+        lost += bytes[0] == 'o';
+        sim_world_destroy(after);
+        // The next process can make it durable.
+        fd = do_open(next, "/f", O_RDWR);
+        assert_int_equal(do_sync(next, fd), 0);
+        after = sim_world_after_power_cut(next, seed, NULL);
+        sim_disk_peek(sim_world_disk(after), "/f", 0, bytes, sizeof bytes);
+        assert_int_equal(bytes[0], 'n');
+        sim_world_destroy(after);
+        end(next);
+        end(world);
+    }
+    assert_true(lost > 10);
+}
+
 static void short_transfers_errors_and_a_full_disk(void **state)
 {
     int fd;
@@ -442,6 +469,7 @@ int main(void)
             cmocka_unit_test(a_failed_sync_dooms_what_it_covered),
             cmocka_unit_test(names_need_a_directory_sync),
             cmocka_unit_test(a_kill_keeps_what_completed_and_some_of_the_rest),
+            cmocka_unit_test(a_kill_makes_nothing_durable),
             cmocka_unit_test(short_transfers_errors_and_a_full_disk),
             cmocka_unit_test(breaches_of_the_contract_are_seen),
             cmocka_unit_test(a_lock_has_one_holder),
