@@ -502,7 +502,11 @@ int agent_call_result(struct agent_call *call, struct agent_cursor *ret_fields, 
     if (fields.bad || status > 0 || status < -4095)
         return error_set(err, -EPROTO, "the guest's agent sent a result that cannot be read");
     *ret_fields = fields;
-    return status < 0 ? error_set(err, status, "%s", sentence) : 0;
+    if (status == 0)
+        return 0;
+    char clean[sizeof err->text];
+    agent_clean_text(sentence, clean, sizeof clean);
+    return error_set(err, status, "%s", clean);
 }
 
 int agent_call_simple(struct agent *agent, enum agent_operation operation, struct agent_builder *fields,

@@ -117,10 +117,11 @@ static int read_ack(const struct agent_frame *frame, struct agent_hello *hello, 
     struct agent_cursor fields = agent_cursor_over(frame->payload, frame->size);
     uint32_t version = agent_cursor_u32(&fields);
     hello->state = agent_cursor_u32(&fields);
-    const char *release = agent_cursor_string(&fields);
+    char release[40];
+    agent_clean_text(agent_cursor_string(&fields), release, sizeof release);
     if (fields.bad || version != AGENT_VERSION)
         return error_set(err, -EPROTO,
-                "the guest's agent (release %.40s) does not speak version %d of the protocol", release,
+                "the guest's agent (release %s) does not speak version %d of the protocol", release,
                 AGENT_VERSION);
     return 1;
 }

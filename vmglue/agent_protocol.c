@@ -298,3 +298,39 @@ void agent_builder_string(struct agent_builder *builder, const char *string)
     agent_builder_u32(builder, (uint32_t)length);
     agent_builder_bytes(builder, string, length + 1);
 }
+
+// Bytes of the UTF-8 character at `at`, 0 = none (RFC 3629: no overlong forms, no surrogates).
+static size_t character_size(const unsigned char *at)
+{
+    if (at[0] < 0x80)
+        return at[0] >= 0x20 && at[0] != 0x7F;
+    size_t size = at[0] >= 0xC2 && at[0] <= 0xDF   ? 2
+                  : (at[0] & 0xF0) == 0xE0         ? 3
+                  : at[0] >= 0xF0 && at[0] <= 0xF4 ? 4
+                                                   : 0;
+    for (size_t i = 1; i < size; i++) {
+        if ((at[i] & 0xC0) != 0x80)
+            return 0;
+    }
+    bool bad = (at[0] == 0xC2 && at[1] < 0xA0) || (at[0] == 0xE0 && at[1] < 0xA0) ||
+               (at[0] == 0xED && at[1] > 0x9F) || (at[0] == 0xF0 && at[1] < 0x90) ||
+               (at[0] == 0xF4 && at[1] > 0x8F);
+    return bad ? 0 : size;
+}
+
+void agent_clean_text(const char *text, char *ret_text, size_t size)
+{
+    size_t used = 0;
+    while (*text != 0) {
+        size_t length = character_size((const unsigned char *)text);
+        if (used + (length ? length : 1) >= size)
+            break;
+        if (length == 0)
+            ret_text[used] = '?';
+        else
+            memcpy(ret_text + used, text, length);
+        used += length ? length : 1;
+        text += length ? length : 1;
+    }
+    ret_text[used] = 0;
+}

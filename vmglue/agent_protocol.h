@@ -111,3 +111,7 @@ void agent_builder_u32(struct agent_builder *builder, uint32_t value);
 void agent_builder_u64(struct agent_builder *builder, uint64_t value);
 void agent_builder_bytes(struct agent_builder *builder, const void *bytes, size_t size);
 void agent_builder_string(struct agent_builder *builder, const char *string); // u32 length, bytes, a zero
+
+// Copies a sentence that came from a guest, cut to size: what is no UTF-8 and what moves a terminal's cursor
+// becomes '?'.
+void agent_clean_text(const char *text, char *ret_text, size_t size);

@@ -94,6 +94,7 @@ static ssize_t give_text(void *context, void *buffer, size_t capacity)
     return (ssize_t)size;
 }
 
+// One of them is where a container engine would put it: in a cgroup made at the top of what the guest sees.
 static void start_drawing(struct machine *machine)
 {
     struct text text = {program, sizeof program - 1};
@@ -104,6 +105,8 @@ static void start_drawing(struct machine *machine)
                                 "/dev/null 2>&1 & done; "
                                 "for kind in getrandom urandom uuid; do until [ -s /dev/shm/draws/$kind ]; "
                                 "do sleep 0.05; done; done; "
+                                "sudo mkdir /sys/fs/cgroup/engine; pgrep -f 'draw.py uuid' | sudo tee "
+                                "/sys/fs/cgroup/engine/cgroup.procs; "
                                 "touch /dev/shm/keep"));
 }
 

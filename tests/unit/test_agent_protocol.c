@@ -329,6 +329,35 @@ static void a_builder_that_grew_too_large_stays_failed(void **state)
     free(big);
 }
 
+static void sentences_of_guests_become_plain_text(void **state)
+{
+    static const char *const cases[][2] = {{"", ""},
+            {"plain: \xC3\xB8 \xE2\x94\x80 \xF0\x9F\x98\x80",
+                    "plain: \xC3\xB8 \xE2\x94\x80 \xF0\x9F\x98\x80"},
+            {"a\nb\x1B[2Jc\x7F", "a?b?[2Jc?"},
+            {"\xFF\x80 \xC0\xAF \xED\xA0\x80 \xF4\x90\x80\x80", "?? ?? ??? ????"},
+            {"\xC2\x9B"
+             "31m",
+                    "??31m"},
+            {"cut \xE2\x94", "cut ??"}, {"cut \xF0\x9F", "cut ??"}};
+    char text[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        agent_clean_text(cases[i][0], text, sizeof text);
+        assert_string_equal(text, cases[i][1]);
+    }
+    for (size_t size = 1; size < 8; size++) {
+        agent_clean_text("ab\xE2\x94\x80"
+                         "c",
+                text, size);
+        assert_string_equal(text, size == 1   ? ""
+                                  : size == 2 ? "a"
+                                  : size < 6  ? "ab"
+                                  : size == 6 ? "ab\xE2\x94\x80"
+                                              : "ab\xE2\x94\x80"
+                                                "c");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +375,7 @@ int main(void)
             cmocka_unit_test(packed_fields_round_trip),
             cmocka_unit_test(cut_fields_are_refused_everywhere),
             cmocka_unit_test(strings_with_zeros_or_wild_lengths_are_refused),
+            cmocka_unit_test(sentences_of_guests_become_plain_text),
             cmocka_unit_test(a_builder_that_grew_too_large_stays_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,6 +207,8 @@ void boot_root(void)
     mount_all();
     protect_self();
     int result = cgroup_init("/sys/fs/cgroup");
+    if (result == 0)
+        result = cgroup_confine("/sys/fs/cgroup");
     if (result < 0)
         boot_say("no cgroup for user processes: %s", strerror(-result));
     boot_parameter("ramet.hostname", "", hostname, sizeof hostname);

@@ -4,14 +4,19 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-static int root_fd = -1, user_fd = -1, events_fd = -1;
+static int root_fd = -1, user_fd = -1, events_fd = -1, namespace_fd = -1;
 
 // Execs that ended and left processes behind.
 static uint32_t *leftover;
@@ -76,6 +81,51 @@ int cgroup_init(const char *root)
     events_fd = openat(user_fd, "cgroup.events", O_RDONLY | O_CLOEXEC);
     limit_processes();
     return events_fd < 0 ? -errno : 0;
+}
+
+// A namespace's root is the cgroup that its maker is in, so a child is born in `user` to make it.
+static int make_namespace(void)
+{
+    int ready[2];
+    struct clone_args args = {.flags = CLONE_INTO_CGROUP | CLONE_NEWCGROUP,
+            .exit_signal = SIGCHLD,
+            .cgroup = (uint64_t)user_fd};
+    if (pipe2(ready, O_CLOEXEC) < 0)
+        return -errno;
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0) {
+        char wait;
+        close(ready[1]);
+        ssize_t ignored = read(ready[0], &wait, 1);
+        _exit(ignored == 0 ? 0 : 1);
+    }
+    int result = pid < 0 ? -errno : 0;
+    if (pid > 0) {
+        char path[40];
+        snprintf(path, sizeof path, "/proc/%d/ns/cgroup", (int)pid);
+        namespace_fd = open(path, O_RDONLY | O_CLOEXEC);
+        result = namespace_fd < 0 ? -errno : 0;
+    }
+    close(ready[0]);
+    close(ready[1]);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    return result;
+}
+
+int cgroup_confine(const char *root)
+{
+    char user[300];
+    snprintf(user, sizeof user, "%s/user", root);
+    int result = cgroup_available() ? make_namespace() : -EOPNOTSUPP;
+    if (result == 0 && mount(user, root, NULL, MS_BIND, NULL) < 0)
+        result = -errno;
+    return result;
+}
+
+int cgroup_enter(void)
+{
+    return namespace_fd >= 0 && setns(namespace_fd, CLONE_NEWCGROUP) < 0 ? -errno : 0;
 }
 
 bool cgroup_available(void)

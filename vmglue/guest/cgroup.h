@@ -14,6 +14,12 @@ int cgroup_init(const char *root);
 bool cgroup_available(void);
 void cgroup_remove_all(void); // kills what is left and removes `user` (tests)
 
+// Makes `user` the root that processes see: at `root` in the file system, and by a cgroup namespace that
+// exec's children enter. What they make there, a container engine's cgroups too, is then below `user` and is
+// frozen with it.
+int cgroup_confine(const char *root);
+int cgroup_enter(void); // in an exec's child, before it gives root up
+
 int cgroup_exec_make(uint32_t id); // returns a directory descriptor for CLONE_INTO_CGROUP
 int cgroup_exec_kill(uint32_t id);
 void cgroup_exec_done(uint32_t id); // removed when its last process is gone

@@ -89,6 +89,15 @@ static void child_defaults(bool exec)
         setsid();
 }
 
+static int child_refused(int code)
+{
+    struct job_failure failure = {
+            .stage = JOB_REFUSED, .code = code, .sentence = "cannot enter the cgroup namespace"};
+    ssize_t ignored = write(JOB_STATUS_FD, &failure, sizeof failure);
+    (void)ignored;
+    return 126;
+}
+
 // The child begins inside its cgroup: there is no moment in which it is not in it.
 static pid_t clone_into(int cgroup_fd)
 {
@@ -110,9 +119,10 @@ int job_spawn(struct job *job, const struct job_config *config)
     int cgroup_fd = config->exec ? cgroup_exec_make(job->id) : -1;
     pid_t pid = clone_into(cgroup_fd);
     if (pid == 0) {
+        int entered = config->exec ? cgroup_enter() : 0;
         child_defaults(config->exec);
         child_descriptors(&ends);
-        _exit(config->child(config->argument));
+        _exit(entered < 0 ? child_refused(entered) : config->child(config->argument));
     }
     result = pid < 0 ? -errno : 0;
     if (cgroup_fd >= 0)

@@ -162,6 +162,13 @@ static void do_ping(uint32_t stream)
     agent_builder_free(&fields);
 }
 
+// Once it was asked for it may have happened, whatever became of the helper.
+static void note_filesystem_freeze(struct agent_cursor fields)
+{
+    agent_cursor_u64(&fields);
+    filesystems_frozen = agent_cursor_u8(&fields) != 0 || filesystems_frozen;
+}
+
 static void do_request(uint32_t stream, struct agent_cursor fields)
 {
     uint32_t operation = agent_cursor_u32(&fields);
@@ -192,8 +199,8 @@ static void do_request(uint32_t stream, struct agent_cursor fields)
         power_off_handler();
         break;
     default:
-        // Once it was asked for it may have happened, whatever became of the helper.
-        filesystems_frozen = filesystems_frozen || operation == AGENT_SYNC;
+        if (operation == AGENT_SYNC)
+            note_filesystem_freeze(fields);
         if ((operation >= AGENT_FILE_STAT && operation <= AGENT_FILE_MKDIR) || operation == AGENT_SYNC)
             files_start(stream, operation, fields);
         else
