@@ -28,7 +28,8 @@ static void check_txn(struct client *client, int result, const struct error *err
     if (client->wanted != 0 && result != client->wanted && !workload_tolerated(workload, result))
         workload_fail(
                 workload, "a transaction that must be refused with %d answered %d", client->wanted, result);
-    bool missed = client->may_miss && result == -ENOENT;
+    // What a failed change left in doubt may be gone.
+    bool missed = (client->may_miss || workload->options.faults) && result == -ENOENT;
     if (client->wanted == 0 && !missed)
         workload_check_result(client, result, "a transaction");
     if (result < 0 && !sim_world_is_cut(workload->world) && (err == NULL || err->text[0] == '\0'))
