@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,6 +88,20 @@ static void write_done(struct volume_io *io, int result)
     workload_finished(client);
 }
 
+// What the extents said to be no data must have been read as zeros.
+static void check_extents(struct client *client)
+{
+    const struct volume_io *io = &client->io;
+    for (uint64_t i = 0; i < io->length; i++) {
+        uint64_t block = (io->offset + i) / BLOCK_SIZE - io->offset / BLOCK_SIZE;
+        if (((const uint8_t *)io->buffer)[i] != 0 && !(client->data >> block & 1)) {
+            workload_fail(client->workload, "byte %llu of a volume is data, and the extents say it is not",
+                    (unsigned long long)(io->offset + i));
+            return;
+        }
+    }
+}
+
 static void read_done(struct volume_io *io, int result)
 {
     struct client *client = (struct client *)io;
@@ -98,6 +113,9 @@ static void read_done(struct volume_io *io, int result)
             !model_judge_read(workload->model, volume, client->base, io->offset, io->buffer, io->length,
                     client->began, why, sizeof why))
         workload_fail(workload, "%.390s", why);
+    if (result == 0 && client->looked)
+        check_extents(client);
+    client->looked = false;
     model_read_end(workload->model, client->began);
     if (client->base_handle != NULL)
         client->base_handle = base_close(client->base_handle);
@@ -253,18 +271,48 @@ static bool start_flush(struct client *client)
     return true;
 }
 
+static bool note_extent(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
+{
+    struct client *client = context;
+    uint64_t first = client->io.offset / BLOCK_SIZE;
+    for (uint64_t at = offset; at < offset + length && kind == EXTENT_DATA;
+            at = (at / BLOCK_SIZE + 1) * BLOCK_SIZE)
+        client->data |= UINT64_C(1) << (at / BLOCK_SIZE - first);
+    return true;
+}
+
+static void look_and_read(struct loop_work *work)
+{
+    struct client *client = (struct client *)((char *)work - offsetof(struct client, work));
+    struct volume *handle = client->slot[0]->handle;
+    int result = volume_extents(handle, client->io.offset, client->io.length, note_extent, client);
+    if (result < 0)
+        workload_fail(client->workload, "extents answered %d", result);
+    volume_submit(handle, &client->io);
+}
+
 static bool start_read(struct client *client)
 {
     struct slot *slot = workload_any_slot(client->workload);
     if (slot == NULL)
         return false;
     client->io.op = VOLUME_READ;
+    client->io.flags = workload_chance(client->workload, 30) ? VOLUME_DIRECT : 0;
     choose_range(client, slot, workload_chance(client->workload, 60), 24);
     get_buffer(client, client->io.length);
     client->began = model_read_begin(client->workload->model);
     client->io.done = read_done;
     client->base = NULL;
-    submit(client, slot);
+    client->looked = workload_chance(client->workload, 40);
+    if (!client->looked) {
+        submit(client, slot);
+        return true;
+    }
+    client->data = 0;
+    client->slot[0] = slot;
+    slot->in_flight++;
+    client->work.run = look_and_read;
+    loop_post(volume_loop(slot->handle), &client->work);
     return true;
 }
 

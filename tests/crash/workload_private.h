@@ -28,6 +28,10 @@ struct client {
     uint64_t blocks[SCATTER_MAX];
     void *buffer;
     bool plain_buffer; // from malloc, not aligned
+    // A read that asks for the extents first, at the same moment on the volume's loop:
+    struct loop_work work;
+    bool looked;
+    uint64_t data; // bit n: the n-th block that the range touches is said to be data
     // A transaction:
     struct slot *created;
     bool deletes, durable, rename_or_resize;
