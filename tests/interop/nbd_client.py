@@ -187,12 +187,12 @@ class Client:
 class TestDaemon:
     """nbd_daemon over a store of its own; `with` ends it."""
 
-    def __init__(self, directory=None, loops=2, negotiation_ms=0):
+    def __init__(self, directory=None, loops=2, negotiation_ms=0, log_budget=0):
         self.keep = tempfile.TemporaryDirectory(prefix="ramet-nbd-") if directory is None else None
         self.directory = directory or self.keep.name
         self.socket = os.path.join(self.directory, "nbd.sock")
         self.store = os.path.join(self.directory, "store")
-        self.arguments = [str(loops), str(negotiation_ms)]
+        self.arguments = [str(loops), str(negotiation_ms), str(log_budget)]
         os.makedirs(self.store, exist_ok=True)
         self.start()
 

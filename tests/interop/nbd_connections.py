@@ -327,6 +327,61 @@ class Limits(unittest.TestCase):
                     pass
 
 
+class Full(unittest.TestCase):
+    """A full log is ENOSPC to the client, never EIO; reads go on; deleting helps without a restart."""
+
+    def write(self, client, numbers):
+        written = {number * 128 * KIB: number for number in numbers}
+        for offset, number in written.items():
+            self.assertEqual(client.write(offset, pattern(number, 128 * KIB)), 0)
+        return written
+
+    def fill(self, client, written):
+        """Goes on until a write is refused."""
+        for number in range(len(written), 1000):
+            offset = number * 128 * KIB
+            error = client.write(offset, pattern(number, 128 * KIB))
+            if error:
+                self.assertEqual(error, ENOSPC)
+                return
+            written[offset] = number
+        self.fail("the log never filled")
+
+    def check(self, client, written):
+        for offset, seed in written.items():
+            self.assertEqual(client.read(offset, 128 * KIB), pattern(seed, 128 * KIB))
+
+    def test_full_log(self):
+        with Daemon(log_budget=24 * MIB) as daemon:
+            daemon.do(f"create keep {256 * MIB}")
+            daemon.do(f"create drop {256 * MIB}")
+            with daemon.client("drop") as client:    # the log's files retire oldest first: what goes is in the first ones
+                written = self.write(client, range(40))
+            with daemon.client("keep") as client:
+                kept = self.write(client, range(20))
+            with daemon.client("drop") as client:
+                self.fill(client, written)
+                self.assertGreater(len(written), 60)
+                self.assertEqual(client.do(FLUSH)[0], 0)
+                self.check(client, written)
+                self.assertEqual(client.write(200 * MIB, bytes(128 * KIB) + b"x" * 4096), ENOSPC)
+            with daemon.client("keep") as client:
+                self.assertEqual(client.write(64 * MIB, pattern(1, 128 * KIB)), ENOSPC)
+                self.check(client, kept)
+            daemon.wait_idle()
+            daemon.restart()
+            with daemon.client("drop") as client:
+                self.check(client, written)
+            daemon.wait_idle()
+            daemon.do("rm drop")
+            with daemon.client("keep") as client:
+                # The space comes back in the background.
+                while (error := client.write(64 * MIB, pattern(2, 128 * KIB))) != 0:
+                    self.assertEqual(error, ENOSPC)
+                kept[64 * MIB] = 2
+                self.check(client, kept)
+
+
 class Stop(unittest.TestCase):
     """A server that ends while clients of every kind are at work: it ends cleanly, whatever they do."""
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small daemon for tests: a store, its NBD exports, and commands on standard input.
 //
-// usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS]]
+// usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES]]]     (0 = the usual value)
 //   create NAME BYTES | fork SNAPSHOT NAME | snapshot VOLUME NAME | rm NAME | resize NAME BYTES | stat |
 //   flush
 // Every command is answered by one line, "ok ..." or "error TEXT". The store is made when the directory holds
@@ -233,14 +233,18 @@ static void run_command(struct nbd_server *server, char *line)
 
 // ---- Start ----
 
-static void open_store(struct loop **loops, unsigned loop_count, const char *directory)
+static void open_store(
+        struct loop **loops, unsigned loop_count, const char *directory, uint64_t log_budget_bytes)
 {
+    // A small log in small files, so that a test can fill it.
+    const struct store_config small = {.log_file_bytes = 1024 * 1024, .log_budget_bytes = log_budget_bytes};
+    const struct store_config *config = log_budget_bytes ? &small : NULL;
     struct error err;
     char superblock[4096];
     snprintf(superblock, sizeof superblock, "%s/superblock", directory);
-    if (access(superblock, F_OK) < 0 && store_init(loops[0], directory, NULL, &err) < 0)
+    if (access(superblock, F_OK) < 0 && store_init(loops[0], directory, config, &err) < 0)
         die(&err);
-    if (store_open(loops, loop_count, directory, NULL, &store, &err) < 0)
+    if (store_open(loops, loop_count, directory, config, &store, &err) < 0)
         die(&err);
 }
 
@@ -251,7 +255,7 @@ int main(int argc, char **argv)
     struct nbd_server *server;
     int listen_fd;
     if (argc < 3) {
-        fprintf(stderr, "usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS]]\n");
+        fprintf(stderr, "usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES]]]\n");
         return 2;
     }
     unsigned loop_count = argc > 3 ? (unsigned)atoi(argv[3]) : 2;
@@ -264,7 +268,7 @@ int main(int argc, char **argv)
             return 1;
         }
     }
-    open_store(loops, loop_count, argv[1]);
+    open_store(loops, loop_count, argv[1], argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
     for (unsigned i = 0; i < loop_count; i++) {
         if (io_ring_thread_start(loops[i]) < 0)
             return 1;
