@@ -433,6 +433,20 @@ struct flipping {
     unsigned refused, unreadable, harmless;
 };
 
+// The world as it is, or as an orderly close leaves it, with everything durable.
+static struct sim_world *to_be_damaged(struct rig *rig, bool closed, struct crash_run_result *run)
+{
+    struct sim_options sim = {.loop_count = 4};
+    struct sim_world *world = sim_world_after_kill(rig->world, 1, &sim);
+    struct rig again;
+    char why[400] = "";
+    if (closed && (rig_open(&again, world, 2, why, sizeof why) < 0 || !rig_close(&again, why, sizeof why))) {
+        run->failed = true;
+        snprintf(run->text, sizeof run->text, "before any damage: %s", why);
+    }
+    return world;
+}
+
 // A flipped bit anywhere gives an error or right data.
 static void flip_bits(void *context, struct rig *rig, struct model *model, struct crash_run_result *run)
 {
@@ -444,8 +458,10 @@ static void flip_bits(void *context, struct rig *rig, struct model *model, struc
     struct model_volume *last = script_create(&script, BLOCK_SIZE, NULL);
     script_wait(&script, script_flush(&script, last));
     script_raw_write_and_flush(&script, last);
+    bool closed = flipping->seed % 2 == 0;
+    struct sim_world *start = to_be_damaged(rig, closed, run);
     for (unsigned i = 0; i < 150 && !run->failed; i++) {
-        struct sim_world *after = sim_world_after_kill(rig->world, i, &(struct sim_options){.loop_count = 4});
+        struct sim_world *after = sim_world_after_kill(start, i, NULL);
         struct sim_disk *disk = sim_world_disk(after);
         size_t files = 0;
         while (sim_disk_path(disk, files) != NULL)
@@ -479,13 +495,15 @@ static void flip_bits(void *context, struct rig *rig, struct model *model, struc
         } else {
             flipping->unreadable += picture.first_error != 0;
             flipping->harmless += picture.first_error == 0;
-            run->failed = !model_judge(model, &picture, MODEL_POWER_CUT, why, sizeof why);
+            run->failed =
+                    !model_judge(model, &picture, closed ? MODEL_KILLED : MODEL_POWER_CUT, why, sizeof why);
             picture_free(&picture);
         }
         if (run->failed)
             snprintf(run->text, sizeof run->text, "seed %" PRIu64 ": a bit flipped in %s at %" PRIu64 ": %s",
                     flipping->seed, path, offset, why);
     }
+    sim_world_destroy(start);
 }
 
 static bool bit_flips(struct scenario_result *result)
