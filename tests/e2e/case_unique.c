@@ -105,8 +105,9 @@ static void start_drawing(struct machine *machine)
                                 "/dev/null 2>&1 & done; "
                                 "for kind in getrandom urandom uuid; do until [ -s /dev/shm/draws/$kind ]; "
                                 "do sleep 0.05; done; done; "
-                                "sudo mkdir /sys/fs/cgroup/engine; pgrep -f 'draw.py uuid' | sudo tee "
-                                "/sys/fs/cgroup/engine/cgroup.procs; "
+                                "p=$(pgrep -f '[d]raw.py uuid') && sudo mkdir /sys/fs/cgroup/engine && "
+                                "echo $p | sudo tee /sys/fs/cgroup/engine/cgroup.procs && grep -q "
+                                "'^0::/engine$' /proc/$p/cgroup && "
                                 "touch /dev/shm/keep"));
 }
 
