@@ -96,7 +96,7 @@ static bool is_crash_point(struct run *run)
                io >= run->options->only_cut;
     if (run->options->points == 0)
         return true;
-    uint64_t expected = (uint64_t)run->load.operations * run->generations * 6;
+    uint64_t expected = (uint64_t)run->load.operations * run->generations * 3;
     return mix(run->options->seed, io, 77 + run->generation) % expected < run->options->points;
 }
 
