@@ -372,6 +372,33 @@ static bool full_and_back(struct scenario_result *result)
     return true;
 }
 
+// A full store can be started again and again, and what takes space can be deleted then.
+static bool full_restarts(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct script script;
+        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
+        struct model_volume *small = script_create(&script, 4 * BLOCK_SIZE, NULL);
+        script_allow(&script, -ENOSPC);
+        int answer = 0;
+        for (uint64_t at = 0; at < 1900 && answer == 0; at += 20)
+            answer = script_wait(&script, script_write(&script, large, at * BLOCK_SIZE, 20 * BLOCK_SIZE, 0));
+        for (unsigned i = 0; i < 12; i++) {
+            script_restart(&script, (i + seed) % 2);
+            script_wait(&script, script_write(&script, small, 0, BLOCK_SIZE, 0));
+        }
+        script_allow(&script, 0);
+        script_look(&script);
+        script_delete(&script, large);
+        for (unsigned i = 0; i < 100; i++)
+            script_wait(&script, script_write(&script, small, i % 4 * BLOCK_SIZE, BLOCK_SIZE, 0));
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    return true;
+}
+
 // ---- Power cuts during start-up ----
 
 static bool cut_in_recovery(struct scenario_result *result)
@@ -544,6 +571,7 @@ const struct scenario scenarios[] = {
         {"short-transfers", "short reads and writes everywhere", short_transfers},
         {"never-full", "rewriting little data for ever in a small log", never_full},
         {"full-and-back", "a full log, a deletion, and room again", full_and_back},
+        {"full-restarts", "a full store, started again and again", full_restarts},
         {"cut-in-recovery", "power cuts at every I/O of a recovery", cut_in_recovery},
         {"cut-in-init", "power cuts at every I/O of store_init", cut_in_init},
         {"bit-flips", "flipped bits in every kind of stored structure", bit_flips},

@@ -432,6 +432,30 @@ void script_interrupt_recovery(struct script *script)
     sim_world_destroy(world);
 }
 
+void script_restart(struct script *script, bool kill)
+{
+    char why[1000];
+    for (size_t i = 0; i < script->io_count; i++)
+        script_wait(script, script->io[i]);
+    if (script->failed)
+        return;
+    sim_world_settle(world_of(script));
+    for (size_t i = 0; i < script->handle_count; i++)
+        script->handle[i] = volume_close(script->handle[i]);
+    struct sim_world *old = world_of(script), *next = old;
+    if (kill) {
+        next = sim_world_after_kill(old, script->seed + script->points, NULL);
+        sim_world_cut(old);
+    }
+    script->points++;
+    if (!rig_close(&script->rig, why, sizeof why))
+        fail(script, "close: %s", why);
+    if (kill)
+        sim_world_destroy(old);
+    if (rig_open(&script->rig, next, 1 + script->seed % 3, why, sizeof why) < 0)
+        fail(script, "after %s: %s", kill ? "a kill" : "an orderly close", why);
+}
+
 void script_fail_recovery(struct script *script, enum io_code code)
 {
     struct sim_options sim = {.loop_count = 4};

@@ -54,6 +54,8 @@ void script_fail(struct script *script, const char *text);
 void script_look(struct script *script);
 // A recovery of what is there now is cut at every I/O, again and again, and must end in the same state.
 void script_interrupt_recovery(struct script *script);
+// Everything is awaited, the process ends (by a kill, or an orderly close) and another one opens the store.
+void script_restart(struct script *script, bool kill);
 // A recovery of what is there now meets an error at its N-th call of this kind, N = 1, 2, ... until it meets
 // none.
 void script_fail_recovery(struct script *script, enum io_code code);
