@@ -207,6 +207,7 @@ int sandbox_vm_start(
     pthread_mutex_lock(&all->lock);
     sandbox->vm_generation++;
     sandbox->reset_asked = sandbox->shut_down = false;
+    sandbox->io_errors = 0;
     pthread_mutex_unlock(&all->lock);
     sandbox_vm_clean(all, sandbox->record.id); // what an earlier VMM of this sandbox may have left
     r = sandbox_vm_serve(sandbox, err);

@@ -55,27 +55,87 @@ static void handle_exit(struct sandbox *sandbox, const char *detail)
         sandbox_set_state(sandbox, SANDBOX_FAILED, detail[0] == '\0' ? "its VMM ended by itself" : detail);
 }
 
-// The guest waits for its disk. With no room that may pass; with anything else it stays stopped and says so.
-static void handle_io_error(struct sandbox *sandbox, const char *detail)
+// ---- a disk that failed ----
+
+// Sets the reason for people to see; "" when it has passed.
+static void set_reason(struct sandbox *sandbox, const char *format, const char *detail)
 {
-    enum vm_status status;
-    struct error err;
-    if (vm_get_status(sandbox->vm, &status, &err) < 0 || status != VM_IO_ERROR)
-        return;
-    struct store_stat stat;
-    store_stat(sandbox->all->store, &stat);
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    snprintf(record.reason, sizeof record.reason, "its disk failed and the guest waits: %.200s", detail);
+    snprintf(record.reason, sizeof record.reason, format, detail);
     sandbox_record_set(sandbox, &record);
     sandbox_record_free(&record);
-    if (stat.failed != 0)
-        return; // only a restart of the daemon helps; the next one lets it go on
-    if (vm_continue(sandbox->vm, &err) == 0) {
-        record = sandbox_record_copy(&sandbox->record);
-        record.reason[0] = '\0';
-        sandbox_record_set(sandbox, &record);
-        sandbox_record_free(&record);
+}
+
+// The guest waits for its disk. When the store was full that may pass, so it is set off again now and then.
+// Returns true when it runs.
+static bool try_to_go_on(struct sandbox *sandbox)
+{
+    enum vm_status status;
+    struct store_stat stat;
+    struct error err;
+    store_stat(sandbox->all->store, &stat);
+    if (vm_get_status(sandbox->vm, &status, &err) < 0)
+        return false;
+    if (status == VM_IO_ERROR &&
+            stat.failed == 0) // a store that has failed is for the next daemon to recover
+        vm_continue(sandbox->vm, &err);
+    return status == VM_RUNNING;
+}
+
+// Waits, but not beyond the daemon's end. Returns false then.
+static bool wait_for_room(struct sandboxes *all)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ROOM_CHECK_SECS;
+    int r = 0;
+    pthread_mutex_lock(&all->lock);
+    while (!all->quiesced && r == 0)
+        r = pthread_cond_timedwait(&all->changed, &all->lock, &until);
+    bool go_on = !all->quiesced;
+    pthread_mutex_unlock(&all->lock);
+    return go_on;
+}
+
+static bool is_current(struct sandbox *sandbox, const struct event_work *work)
+{
+    pthread_mutex_lock(&work->all->lock);
+    bool current = sandbox->vm_generation == work->generation && sandbox->vm != NULL &&
+                   sandbox->record.state == SANDBOX_RUNNING && !work->all->quiesced;
+    pthread_mutex_unlock(&work->all->lock);
+    return current;
+}
+
+// One turn; false when there is no more to do. A failed disk fails many requests, each with an event: there
+// is one worker for all of them, and it ends only when none came since it found the guest running.
+static bool watch_disk(const struct event_work *work, bool first)
+{
+    struct sandboxes *all = work->all;
+    struct sandbox *sandbox;
+    int r = sandbox_begin(all, work->id, "being looked after", &sandbox, NULL);
+    if (r < 0)
+        return r == -EBUSY; // something that takes long: later
+    bool more = is_current(sandbox, work);
+    if (more && first) {
+        sandbox_log(all, "sandbox %s: its disk failed and the guest waits: %s", sandbox->record.name,
+                work->detail);
+        set_reason(sandbox, "its disk failed and the guest waits: %.200s", work->detail);
     }
+    pthread_mutex_lock(&all->lock);
+    unsigned seen = sandbox->io_errors;
+    pthread_mutex_unlock(&all->lock);
+    bool runs = more && !first && try_to_go_on(sandbox);
+    pthread_mutex_lock(&all->lock);
+    more = more && !(runs && seen == sandbox->io_errors);
+    if (!more)
+        sandbox->io_errors = 0;
+    pthread_mutex_unlock(&all->lock);
+    if (runs && !more) {
+        sandbox_log(all, "sandbox %s: its disk works again and the guest goes on", sandbox->record.name);
+        set_reason(sandbox, "%s", "");
+    }
+    sandbox_finish(sandbox);
+    return more;
 }
 
 static void *work_thread(void *context)
@@ -83,18 +143,13 @@ static void *work_thread(void *context)
     struct event_work *work = context;
     struct sandboxes *all = work->all;
     struct sandbox *sandbox;
-    if (work->kind == VM_EVENT_IO_ERROR) // a guest that fails again at once must not spin
-        nanosleep(&(struct timespec){.tv_sec = ROOM_CHECK_SECS}, NULL);
-    if (sandbox_begin(all, work->id, "being looked after", &sandbox, NULL) == 0) {
-        pthread_mutex_lock(&all->lock);
-        bool current = sandbox->vm_generation == work->generation && sandbox->vm != NULL && !all->quiesced;
-        pthread_mutex_unlock(&all->lock);
-        if (current && sandbox->record.state == SANDBOX_RUNNING) {
-            if (work->kind == VM_EVENT_IO_ERROR)
-                handle_io_error(sandbox, work->detail);
-            else
-                handle_exit(sandbox, work->detail);
-        }
+    if (work->kind == VM_EVENT_IO_ERROR) {
+        bool more = watch_disk(work, true);
+        while (more && wait_for_room(all))
+            more = watch_disk(work, false);
+    } else if (sandbox_begin(all, work->id, "being looked after", &sandbox, NULL) == 0) {
+        if (is_current(sandbox, work))
+            handle_exit(sandbox, work->detail);
         sandbox_finish(sandbox);
     }
     free(work);
@@ -120,6 +175,8 @@ static void start_work(struct sandbox *sandbox, enum vm_event_kind kind, const c
     memcpy(work->id, sandbox->record.id, sizeof work->id);
     work->generation = sandbox->vm_generation;
     bool go = !all->quiesced;
+    if (kind == VM_EVENT_IO_ERROR)
+        go = sandbox->io_errors++ == 0 && go;
     all->workers += go;
     pthread_mutex_unlock(&all->lock);
     pthread_attr_init(&detached);

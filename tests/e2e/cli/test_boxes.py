@@ -244,6 +244,32 @@ class Boxes(rig.Case):
         self.until(lambda: subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "-t", "30", "true"],
                                           capture_output=True).returncode == 0)
 
+    def test_a_full_store_makes_the_guest_wait(self):
+        """No room: the guest waits and the sandbox says so; when there is room it goes on by itself, with nothing lost."""
+        self.daemon.stop()
+        self.daemon.store = self.path("small")
+        self.daemon.ramet("store", "init", self.daemon.store, "--log-budget", "800M")
+        self.daemon.start()
+        with open(self.path("ballast"), "wb") as file:
+            for _ in range(200):
+                file.write(os.urandom(1 << 20))
+        self.daemon.ramet("volume", "import", "ballast", self.path("ballast"), "--format", "raw")
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+        self.daemon.ramet("create", "demo")
+        self.sh("demo", "head -c 1000000 /dev/urandom > piece; echo 'for i in $(seq 420); do cat piece; done > big; sync; touch done' > fill;"
+                        "setsid sh fill > /dev/null 2>&1 < /dev/null &")
+        self.until(lambda: "guest waits" in self.daemon.json("show", "demo").get("reason", ""))
+        self.assertEqual(self.daemon.json("show", "demo")["state"], "running")
+        self.daemon.ramet("snapshot", "demo", status=1)
+        self.assertIn("disk", self.daemon.stderr)
+        self.daemon.ramet("volume", "rm", "ballast")
+        self.until(lambda: "reason" not in self.daemon.json("show", "demo"))
+        self.until(lambda: self.sh("demo", "ls") .split().count("done") == 1)
+        self.assertEqual(self.sh("demo", "for i in $(seq 420); do cat piece; done | cmp - big && stat -c %s big"), "420000000\n")
+        self.assertEqual(self.sh("demo", "sudo dmesg | grep -ciE 'i/o error|ext4-fs error' || true"), "0\n")
+        self.daemon.ramet("rm", "demo")
+        self.check_owned()
+
     def test_many_at_once(self):
         """Changes of one sandbox take turns; names are given once."""
         self.daemon.ramet("create", "demo")
