@@ -344,6 +344,25 @@ static bool never_full(struct scenario_result *result)
     return true;
 }
 
+// Small budgets that fill up from the start, and more spares wanted than fit: the budget holds at every step.
+static bool tight_budget(struct scenario_result *result)
+{
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        struct crash_run_options options = {.seed = seed,
+                .points = 2,
+                .generations = 1,
+                .store = {.log_file_bytes = 256 * 1024, .spare_log_files = 3},
+                .workload = {.clients = 4, .operations = 150, .max_volumes = 4, .max_blocks = 200}};
+        options.store.log_budget_bytes = (4 + seed % 8) * options.store.log_file_bytes;
+        options.trace = scenarios_trace;
+        struct crash_run_result run;
+        crash_run(&options, &run);
+        if (!take(result, &run))
+            return false;
+    }
+    return true;
+}
+
 // A full log: writes are refused in words, a deletion is not, and then there is room again.
 static bool full_and_back(struct scenario_result *result)
 {
@@ -570,6 +589,7 @@ const struct scenario scenarios[] = {
         {"no-room", "no room on the file system for new log files", no_room_for_spares},
         {"short-transfers", "short reads and writes everywhere", short_transfers},
         {"never-full", "rewriting little data for ever in a small log", never_full},
+        {"tight-budget", "the least log budget, and more spares wanted than fit", tight_budget},
         {"full-and-back", "a full log, a deletion, and room again", full_and_back},
         {"full-restarts", "a full store, started again and again", full_restarts},
         {"cut-in-recovery", "power cuts at every I/O of a recovery", cut_in_recovery},
