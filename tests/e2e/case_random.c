@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { READERS = 3, DRAWS_EACH = 50, ID_MAX = 40 };
+enum { READERS = 2, DRAWS_EACH = 50, ID_MAX = 40 };
 
 // Draws without a pause; after 200 draws under a new name, or when told so, it has seen enough.
 static const char reader[] = "import os, socket, sys\n"
