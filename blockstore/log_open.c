@@ -188,6 +188,7 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
         log_close(log);
         return r;
     }
+    log->opened_seq = log->next_seq;
     unlink_leftovers(log, leftovers);
     log_kick_prepare(log);
     log_kick_retire(log);
@@ -235,7 +236,7 @@ struct log *log_close(struct log *log)
             log->loops[i]->ops->run_once(log->loops[i], false);
     struct open_wait wait = {.sync = {.loop = log->loops[0], .done = open_synced}};
     log_sync(log, &wait.sync);
-    if (drive(log, &wait) == 0)
+    if (drive(log, &wait) == 0 && log->next_seq != log->opened_seq) // a start without any change leaves no mark
         write_last_record(log, &wait);
     close_files(log, log->oldest);
     close_files(log, log->spares);
