@@ -255,6 +255,7 @@ static void *io_main(void *argument)
             result = -EPIPE;
         pthread_mutex_unlock(&agent->lock);
     }
+    shutdown(agent->fd, SHUT_RDWR); // the other side need not wait for agent_disconnect
     pthread_mutex_lock(&agent->lock);
     fail_all_locked(agent, result < 0 ? result : -EPIPE);
     pthread_mutex_unlock(&agent->lock);
