@@ -33,8 +33,8 @@ struct import_session {
     struct doc_id doc;
     uint64_t size_bytes;
     struct window window;
-    bool committing, done;       // protected by all->lock
-    struct import_session *next; // protected by all->lock
+    bool committing, done, cancelled, ending; // protected by all->lock
+    struct import_session *next;              // protected by all->lock
 };
 
 struct export_session {
@@ -214,14 +214,34 @@ const char *import_export_import_socket(const struct import_session *session)
     return session->window.path;
 }
 
+static struct import_session *find_locked(struct import_export *all, const char *id)
+{
+    struct import_session *session = all->imports;
+    while (session != NULL && strcmp(session->id, id) != 0)
+        session = session->next;
+    return session;
+}
+
+int import_export_cancel(struct import_export *all, const char *id, struct error *err)
+{
+    struct import_session *session;
+    pthread_mutex_lock(&all->lock);
+    bool found = find_locked(all, id) != NULL;
+    while ((session = find_locked(all, id)) != NULL) { // until its owner has let go of it
+        session->cancelled = true;
+        pthread_cond_wait(&all->changed, &all->lock);
+    }
+    pthread_mutex_unlock(&all->lock);
+    return found ? 0 : error_set(err, -ENOENT, "there is no import \"%.40s\"; it has ended", id);
+}
+
 int import_export_commit(
         struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err)
 {
     pthread_mutex_lock(&all->lock);
-    struct import_session *session = all->imports;
-    while (session != NULL && strcmp(session->id, id) != 0)
-        session = session->next;
-    bool mine = session != NULL && !session->committing;
+    struct import_session *session = find_locked(all, id);
+    bool mine = session != NULL && !session->committing && !session->ending && !session->cancelled &&
+                !session->done;
     if (mine)
         session->committing = true; // from here on the session stays until we are through
     pthread_mutex_unlock(&all->lock);
@@ -229,8 +249,10 @@ int import_export_commit(
         return error_set(err, -ENOENT, "no import \"%.40s\" waits to be completed; it has ended", id);
     window_close(&session->window); // answers what is in flight first
     int r = volume_name(all, session->volume, session->doc, session->name, 0, err);
-    if (r == 0)
+    if (r == 0) {
+        names_release(all->disks->names, NAMES_DATA, session->name); // the volume has it now
         *ret_volume = session->volume;
+    }
     pthread_mutex_lock(&all->lock);
     session->committing = false;
     session->done = r == 0;
@@ -239,12 +261,12 @@ int import_export_commit(
     return r;
 }
 
-bool import_export_import_is_done(struct import_session *session)
+bool import_export_import_is_over(struct import_session *session)
 {
     pthread_mutex_lock(&session->all->lock);
-    bool done = session->done;
+    bool over = session->done || session->cancelled;
     pthread_mutex_unlock(&session->all->lock);
-    return done;
+    return over;
 }
 
 struct import_session *import_export_import_end(struct import_session *session)
@@ -255,15 +277,20 @@ struct import_session *import_export_import_end(struct import_session *session)
     pthread_mutex_lock(&all->lock);
     while (session->committing)
         pthread_cond_wait(&all->changed, &all->lock);
+    session->ending = true;
+    pthread_mutex_unlock(&all->lock);
+    window_close(&session->window);
+    if (!session->done) {
+        volume_drop(all, session->volume, session->doc);
+        names_release(all->disks->names, NAMES_DATA, session->name);
+    }
+    pthread_mutex_lock(&all->lock);
     struct import_session **link = &all->imports;
     while (*link != session)
         link = &(*link)->next;
     *link = session->next;
+    pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
-    window_close(&session->window);
-    if (!session->done)
-        volume_drop(all, session->volume, session->doc);
-    names_release(all->disks->names, NAMES_DATA, session->name);
     free(session);
     return NULL;
 }

@@ -29,9 +29,12 @@ const char *import_export_import_socket(const struct import_session *session);
 // By id, from another connection: ends writing, names the volume, durably. -ENOENT: no such import runs.
 int import_export_commit(
         struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err);
+// By id, from another connection: gives the import up, and returns when nothing is left of it. -ENOENT.
+int import_export_cancel(struct import_export *all, const char *id, struct error *err);
 // The session's owner lets go: what was not committed is deleted. Accepts NULL.
 struct import_session *import_export_import_end(struct import_session *session);
-bool import_export_import_is_done(struct import_session *session);
+// It was committed or cancelled: its owner need not wait any longer.
+bool import_export_import_is_over(struct import_session *session);
 
 // A stream of raw bytes into a new volume; source returns bytes, 0 at the end, < 0 to give up. expected_bytes
 // 0 = whatever comes. *ret_padding: zeros added to fill the last sector.

@@ -39,7 +39,7 @@ static void start_import(struct http_request *request)
             json_pack("{s:s, s:s, s:I}", "import", import_export_import_id(session), "socket",
                     import_export_import_socket(session), "size_bytes",
                     (json_int_t)(size + 511) / 512 * 512));
-    while (!http_request_wait_gone(request, WATCH_MS) && !import_export_import_is_done(session))
+    while (!http_request_wait_gone(request, WATCH_MS) && !import_export_import_is_over(session))
         ;
     import_export_import_end(session);
 }
@@ -54,6 +54,15 @@ static void commit_import(struct http_request *request)
         return;
     }
     http_reply_json(request, 201, route_json_volume_by_id(service, id));
+}
+
+static void cancel_import(struct http_request *request)
+{
+    struct error err;
+    if (import_export_cancel(service_of(request)->transfers, http_request_param(request, "id"), &err) < 0)
+        http_reply_failure(request, "import", &err);
+    else
+        http_reply_empty(request, 204);
 }
 
 static void start_export(struct http_request *request)
@@ -141,6 +150,7 @@ static void get_content(struct http_request *request)
 const struct http_route routes_transfers[] = {
         {"POST", "/v1/imports", HTTP_STREAM, start_import},
         {"POST", "/v1/imports/{id}/commit", 0, commit_import},
+        {"DELETE", "/v1/imports/{id}", 0, cancel_import},
         {"POST", "/v1/exports", HTTP_STREAM, start_export},
         {"PUT", "/v1/volumes/{name}/content", HTTP_STREAM, put_content},
         {"GET", "/v1/volumes/{name}/content", HTTP_STREAM, get_content},

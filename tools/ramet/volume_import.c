@@ -77,6 +77,18 @@ static bool is_same(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+// Gives the import up and returns when nothing is left of it: the name is free when this command has failed.
+static void cancel(struct import *import, const json_t *ready)
+{
+    struct error err;
+    json_t *json = NULL;
+    char *path = cli_path("/v1/imports/", json_fields_get_text(ready, "import"), "");
+    client_call(cli_run_dir(import->cli), "DELETE", path, NULL, &json,
+            &err); // a daemon that is gone forgets it anyway
+    json_decref(json);
+    free(path);
+}
+
 // The copy, and the name at the end. Runs while `lease` is open.
 static int copy(struct import *import, const json_t *ready, int lease_fd, json_t **ret_volume)
 {
@@ -85,16 +97,22 @@ static int copy(struct import *import, const json_t *ready, int lease_fd, json_t
     struct error err = {0};
     struct stat after;
     char *target = qemu_img_nbd(json_fields_get_text(ready, "socket"));
+    int status = CLI_DONE;
     int r = qemu_img_convert(import->file, import->format, target, "raw", true, lease_fd, &progress, &err);
     free(target);
     if (r < 0)
-        return cli_fail(verb, "%s: %s; nothing was kept", import->file, err.text);
-    if (stat(import->file, &after) < 0 || !is_same(&import->before, &after))
-        return cli_fail(verb, "%s changed while it was read; nothing was kept", import->file);
-    char *path = cli_path("/v1/imports/", json_fields_get_text(ready, "import"), "/commit");
-    *ret_volume = cli_call(import->cli, verb, "POST", path, json_object());
-    free(path);
-    return *ret_volume == NULL ? CLI_FAILED : CLI_DONE;
+        status = cli_fail(verb, "%s: %s; nothing was kept", import->file, err.text);
+    else if (stat(import->file, &after) < 0 || !is_same(&import->before, &after))
+        status = cli_fail(verb, "%s changed while it was read; nothing was kept", import->file);
+    if (status == CLI_DONE) {
+        char *path = cli_path("/v1/imports/", json_fields_get_text(ready, "import"), "/commit");
+        *ret_volume = cli_call(import->cli, verb, "POST", path, json_object());
+        free(path);
+        status = *ret_volume == NULL ? CLI_FAILED : CLI_DONE;
+    }
+    if (status != CLI_DONE)
+        cancel(import, ready);
+    return status;
 }
 
 // Opens the lease: a stream of events whose first says where to write.
