@@ -236,7 +236,8 @@ struct log *log_close(struct log *log)
             log->loops[i]->ops->run_once(log->loops[i], false);
     struct open_wait wait = {.sync = {.loop = log->loops[0], .done = open_synced}};
     log_sync(log, &wait.sync);
-    if (drive(log, &wait) == 0 && log->next_seq != log->opened_seq) // a start without any change leaves no mark
+    if (drive(log, &wait) == 0 &&
+            log->next_seq != log->opened_seq) // a start without any change leaves no mark
         write_last_record(log, &wait);
     close_files(log, log->oldest);
     close_files(log, log->spares);

@@ -74,7 +74,7 @@ struct log {
 
     // Protected by lock:
     uint64_t next_seq, acknowledged_seq, durable_seq;
-    uint64_t opened_seq; // next_seq when this opening began its work
+    uint64_t opened_seq;                            // next_seq when this opening began its work
     struct log_append *in_flight, **in_flight_tail; // in log order
     struct log_append *queue, **queue_tail;         // waiting for room
     unsigned undelivered;                           // acknowledged, done not yet run
