@@ -179,6 +179,7 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
         return r;
     }
     log->dir_dirty = true;
+    bool claimed = log->durable_seq >= log->last_change_seq; // what counts is on record as durable
     r = write_open_record(log, err);
     if (r < 0) {
         *ret_log = NULL;
@@ -188,7 +189,7 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
         log_close(log);
         return r;
     }
-    log->opened_seq = log->next_seq;
+    log->opened_seq = claimed ? log->next_seq : 0;
     unlink_leftovers(log, leftovers);
     log_kick_prepare(log);
     log_kick_retire(log);

@@ -74,7 +74,8 @@ struct log {
 
     // Protected by lock:
     uint64_t next_seq, acknowledged_seq, durable_seq;
-    uint64_t opened_seq;                            // next_seq when this opening began its work
+    uint64_t last_change_seq; // of the last record that was recovered and is no mere mark (RETIRE, OPEN)
+    uint64_t opened_seq; // next_seq when this opening began its work; 0 = it must leave a mark at its end
     struct log_append *in_flight, **in_flight_tail; // in log order
     struct log_append *queue, **queue_tail;         // waiting for room
     unsigned undelivered;                           // acknowledged, done not yet run

@@ -355,6 +355,8 @@ static int apply_record(struct recovery *self, struct found_file *f, struct reco
     }
     memcpy(&f->file->sums[block + 1], record->sums, record->payload_blocks * sizeof(uint64_t));
     self->log->recovered_records++;
+    if (record->kind != RECORD_RETIRE && record->kind != RECORD_OPEN)
+        self->log->last_change_seq = record->seq;
     self->log->recovered_bytes += (1 + (uint64_t)record->payload_blocks) * BLOCK_SIZE;
     self->log->incarnation = record->incarnation;
     if (record->kind == RECORD_IMAGE)

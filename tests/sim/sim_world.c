@@ -302,7 +302,8 @@ struct sim_world *sim_world_create_on(uint64_t seed, const struct sim_options *o
         world->options.loop_count = 1;
     if (world->options.direct_align == 0)
         world->options.direct_align = SIM_DISK_PAGE;
-    // Not the seed itself, nor a multiple of the generator's step: neighbours would share one stream, shifted.
+    // Not the seed itself, nor a multiple of the generator's step: neighbours would share one stream,
+    // shifted.
     world->random = sim_random(&seed);
     world->hash = UINT64_C(0xcbf29ce484222325);
     world->now = MICROSECOND;
