@@ -299,6 +299,16 @@ static int lay_out(struct txn *txn)
     return 0;
 }
 
+// A shrink frees space, and has cleared the rest of its last block by now: it must not be refused for want of
+// room.
+static bool uses_reserve(const struct txn *txn)
+{
+    bool reserve = (txn->flags & TXN_RESERVE) != 0;
+    for (unsigned i = 0; i < txn->count; i++)
+        reserve = reserve || (is_resize(&txn->ops[i]) && txn->ops[i].size_bytes < txn->ops[i].old_size_bytes);
+    return reserve;
+}
+
 static void append_record(struct txn *txn)
 {
     struct store *store = txn->store;
@@ -310,7 +320,7 @@ static void append_record(struct txn *txn)
     }
     txn->append.loop = store->loops[0];
     txn->append.kind = RECORD_TXN;
-    txn->append.reserve = (txn->flags & TXN_RESERVE) != 0;
+    txn->append.reserve = uses_reserve(txn);
     txn->append.done = logged;
     log_append(store->log, &txn->append);
 }
