@@ -67,8 +67,9 @@ static void tell(struct keeper_guard *guard, const char *format, const char *tex
 }
 
 // Nothing to do when a keeper answers by now.
-static int revive_locked(struct keeper_guard *guard, struct error *err)
+static int revive_locked(struct keeper_guard *guard, bool *ret_revived, struct error *err)
 {
+    *ret_revived = false;
     int fd;
     if (keeper_client_connect(guard->run_dir, &fd, err) == 0) {
         close(fd);
@@ -77,8 +78,7 @@ static int revive_locked(struct keeper_guard *guard, struct error *err)
     int result = keeper_ensure(guard->run_dir, guard->libexec_dir, err);
     for (struct kept *kept = guard->kept; kept != NULL && result == 0; kept = kept->next)
         result = keeper_client_put(guard->run_dir, kept->name, kept->fd, err);
-    if (result == 0)
-        tell(guard, "the keeper had died; another one holds what it held%s", "");
+    *ret_revived = result == 0;
     return result;
 }
 
@@ -101,10 +101,13 @@ static void *watch(void *argument)
             close(guard->watch_fd);
         guard->watch_fd = -1;
         pthread_mutex_lock(&guard->lock);
-        int result = revive_locked(guard, &err);
+        bool revived;
+        int result = revive_locked(guard, &revived, &err);
         pthread_mutex_unlock(&guard->lock);
         if (result == 0)
             result = keeper_client_connect(guard->run_dir, &guard->watch_fd, &err);
+        if (result == 0 && revived) // told only once the new one is watched
+            tell(guard, "the keeper had died; another one holds what it held%s", "");
         if (result < 0)
             tell(guard, "the keeper is gone, and no other can be started: %s", err.text);
     }
