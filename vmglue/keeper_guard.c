@@ -17,7 +17,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 1000 };
+enum { RETRY_MS = 1000, ATTEMPTS = 5 };
 
 struct kept {
     struct kept *next;
@@ -34,6 +34,7 @@ struct keeper_guard {
     pthread_t thread;
     pthread_mutex_t lock;
     struct kept *kept; // under lock
+    bool untold;       // under lock: a revival that nobody has been told of
 };
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
@@ -67,9 +68,8 @@ static void tell(struct keeper_guard *guard, const char *format, const char *tex
 }
 
 // Nothing to do when a keeper answers by now.
-static int revive_locked(struct keeper_guard *guard, bool *ret_revived, struct error *err)
+static int revive_locked(struct keeper_guard *guard, struct error *err)
 {
-    *ret_revived = false;
     int fd;
     if (keeper_client_connect(guard->run_dir, &fd, err) == 0) {
         close(fd);
@@ -78,8 +78,19 @@ static int revive_locked(struct keeper_guard *guard, bool *ret_revived, struct e
     int result = keeper_ensure(guard->run_dir, guard->libexec_dir, err);
     for (struct kept *kept = guard->kept; kept != NULL && result == 0; kept = kept->next)
         result = keeper_client_put(guard->run_dir, kept->name, kept->fd, err);
-    *ret_revived = result == 0;
+    guard->untold = guard->untold || result == 0;
     return result;
+}
+
+// Told only once the new one is watched, and once whoever revived it.
+static void tell_revival(struct keeper_guard *guard)
+{
+    pthread_mutex_lock(&guard->lock);
+    bool untold = guard->untold;
+    guard->untold = false;
+    pthread_mutex_unlock(&guard->lock);
+    if (untold)
+        tell(guard, "the keeper had died; another one holds what it held%s", "");
 }
 
 static bool stop_within(struct keeper_guard *guard, int watch_fd, int timeout_ms)
@@ -100,14 +111,18 @@ static void *watch(void *argument)
         if (guard->watch_fd >= 0)
             close(guard->watch_fd);
         guard->watch_fd = -1;
-        pthread_mutex_lock(&guard->lock);
-        bool revived;
-        int result = revive_locked(guard, &revived, &err);
-        pthread_mutex_unlock(&guard->lock);
-        if (result == 0)
+        int result = -1;
+        for (unsigned attempt = 0; attempt < ATTEMPTS && result < 0; attempt++) {
+            pthread_mutex_lock(&guard->lock);
+            result = revive_locked(guard, &err);
+            pthread_mutex_unlock(&guard->lock);
+            if (result < 0)
+                break;
+            // A keeper that is dying may still have been reached above, and refuse here: look again.
             result = keeper_client_connect(guard->run_dir, &guard->watch_fd, &err);
-        if (result == 0 && revived) // told only once the new one is watched
-            tell(guard, "the keeper had died; another one holds what it held%s", "");
+        }
+        if (result == 0)
+            tell_revival(guard);
         if (result < 0)
             tell(guard, "the keeper is gone, and no other can be started: %s", err.text);
     }
