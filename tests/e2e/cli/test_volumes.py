@@ -87,8 +87,15 @@ class Volumes(rig.Case):
                 self.daemon.ramet("volume", "rm", "q")
 
     def test_I04_encrypted_images_are_refused(self):
-        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "--object", "secret,id=s,data=geheim", "-o",
-                        "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10", self.path("c.qcow2"), "1M"], check=True)
+        command = ["qemu-img", "create", "-q", "-f", "qcow2", "--object", "secret,id=s,data=geheim", "-o",
+                   "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10", self.path("c.qcow2"), "1M"]
+        for _ in range(20):    # it measures its key derivation first, and gives up where the clock of its CPU stands still
+            made = subprocess.run(command, capture_output=True, text=True)
+            if "accurate CPU usage" not in made.stderr:
+                break
+        if "accurate CPU usage" in made.stderr:
+            self.skipTest("qemu-img cannot measure the CPU here: " + made.stderr.strip())
+        self.assertEqual(made.returncode, 0, made.stderr)
         self.daemon.ramet("volume", "import", "c", self.path("c.qcow2"), status=1)
         self.assertIn("encrypted", self.daemon.stderr)
         self.assertEqual(self.daemon.json("volume", "ls"), [])
