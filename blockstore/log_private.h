@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { LOG_TABLE_SIZE = 1 << 16, LOG_FILES_MIN = 4, LOG_NAME_MAX = 32 };
+enum { LOG_TABLE_SIZE = 1 << 16, LOG_FILES_MIN = 4 };
 
 struct log_file {
     uint64_t number;       // 0 while a spare

@@ -47,8 +47,6 @@ enum {
     RECORD_FIXED_BYTES = 96,
     RECORD_EXTENT_BYTES = 16,
     RECORD_PAYLOAD_MAX = 480,
-    RECORD_SCATTER_MAX = 160, // blocks of a WRITE when each is an extent of its own
-    RECORD_SEED_BYTES = 8,
 };
 
 struct record_extent {

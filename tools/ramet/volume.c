@@ -107,14 +107,21 @@ static int show(struct cli *cli, const struct verb *verb, char **argv)
     return CLI_DONE;
 }
 
-static int fork_volume(struct cli *cli, const struct verb *verb, char **argv)
+// VERB VOLUME NAME: a call about the volume that carries the name.
+static int call_with_name(
+        struct cli *cli, const struct verb *verb, char **argv, const char *method, const char *after)
 {
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
         return status;
     return print_volume(cli,
-            call_named(cli, verb, "POST", args.items[0], "/fork", json_pack("{s:s}", "name", args.items[1])));
+            call_named(cli, verb, method, args.items[0], after, json_pack("{s:s}", "name", args.items[1])));
+}
+
+static int fork_volume(struct cli *cli, const struct verb *verb, char **argv)
+{
+    return call_with_name(cli, verb, argv, "POST", "/fork");
 }
 
 static int snapshot(struct cli *cli, const struct verb *verb, char **argv)
@@ -167,12 +174,7 @@ static int resize(struct cli *cli, const struct verb *verb, char **argv)
 
 static int rename_volume(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
-        return status;
-    return print_volume(cli,
-            call_named(cli, verb, "PATCH", args.items[0], "", json_pack("{s:s}", "name", args.items[1])));
+    return call_with_name(cli, verb, argv, "PATCH", "");
 }
 
 static int diff(struct cli *cli, const struct verb *verb, char **argv)
