@@ -21,6 +21,16 @@ struct store_config {
     uint64_t log_file_bytes;   // size of one log file; default 64 MiB; multiple of 4 KiB, at least 64 KiB
     uint64_t log_budget_bytes; // the log never takes more than this; 0 = default (48 GiB)
     uint32_t spare_log_files;  // how many prewritten files to keep ahead; default 2
+    // Of this opening only:
+    struct loop *background; // where sealing and collecting do their I/O; NULL = loops[0]
+    bool read_only;          // nothing is written, not even the lock: for check and export of a closed store
+    uint64_t quota_bytes;    // files of the store together; 0 = none. Writers get ENOSPC before it is reached
+    uint64_t reserve_bytes;  // left free on the file system for sealing and collecting; 0 = default
+    uint64_t seal_log_bytes; // seal when the log holds this much; 0 = default (a quarter of the budget)
+    uint64_t seal_age_ns;    // and when a record is older than this; 0 = default (5 minutes)
+    uint64_t fingerprint_bytes; // cap of the index; 0 = default (256 MiB)
+    uint64_t index_cache_bytes, frame_cache_bytes, node_cache_bytes; // 0 = defaults
+    uint64_t catalog_map_bytes; // address space of the checkpoint; 0 = default
 };
 
 // Creates the directory (it may exist when empty) with superblock and first log file, durably.
@@ -49,6 +59,20 @@ struct store_stat {
     uint64_t appended_seq, acknowledged_seq, durable_seq;
     uint64_t recovered_records, recovered_bytes, recovery_ns;
     int failed; // 0, or the -errno that stopped the writers
+    // Sealed:
+    uint64_t segments, segment_bytes;    // files
+    uint64_t segment_slots_present;      // blocks in them
+    uint64_t segment_slots_dead;         // of these, dead at the last collection (reclaimable)
+    uint64_t leaving_bytes;              // replaced, still being read (pinned)
+    uint64_t catalog_bytes, other_bytes; // checkpoint; superblock, lock and what else lies in the directory
+    uint64_t physical_bytes;             // all of it, as the file system counts
+    uint64_t mapped_bytes; // sum over volumes and bases of blocks with data, at the last checkpoint
+    uint64_t unique_bytes; // distinct blocks reachable, at the last collection
+    uint64_t fingerprint_entries, fingerprint_bytes;
+    bool fingerprints_loaded;                                     // the index has read every footer
+    uint64_t checkpoints, sealed_blocks, dedup_hits, zero_blocks; // since open
+    uint64_t checkpoint_log_file;                                 // replay begins here
+    int background_error; // the last checkpoint's or collection's -errno; 0 = fine
 };
 void store_stat(struct store *store, struct store_stat *ret_stat); // [any], also on loops
 
@@ -64,6 +88,7 @@ struct volume_info {
     uint64_t size_bytes;
     struct base_id parent; // base it was forked from, 0 = none
     uint64_t created_wall_ns;
+    uint64_t domain; // dedup domain (tenant); 0 = public
 };
 int store_volume_find(struct store *store, const char *name, struct volume_info *ret_info); // -ENOENT
 int store_volume_get(struct store *store, struct volume_id id, struct volume_info *ret_info);
@@ -78,6 +103,7 @@ struct base_info {
     struct volume_id source; // the volume that was frozen
     struct base_id parent;   // the base that volume came from
     uint64_t created_wall_ns;
+    uint64_t domain;
     uint64_t users; // docs and open handles that keep it
 };
 int store_base_get(struct store *store, struct base_id id, struct base_info *ret_info);
@@ -117,3 +143,34 @@ int store_doc_blob(struct store *store, struct doc_id id, void **ret_bytes, size
 
 // Makes everything acknowledged so far durable. [any]
 int store_flush(struct store *store);
+
+// ---- Background work. One thing at a time, in order. [any thread that is not a loop: they wait] ----
+
+// Seals everything that is in the log now and commits a checkpoint; log files retire.
+int store_seal(struct store *store, struct error *err);
+enum { STORE_GC_RECOMPRESS = 1 }; // also compress everything again at the cold level
+struct store_gc_result {
+    uint64_t live_slots, dead_slots; // found
+    uint64_t freed_bytes, rewritten_bytes;
+    uint64_t segments_removed, segments_rewritten;
+};
+// Seals, then collects. Any error aborts it with nothing lost.
+int store_gc(struct store *store, unsigned flags, struct store_gc_result *ret_result, struct error *err);
+struct store_scrub_result {
+    uint64_t segments, bytes, damages;
+    uint64_t position; // next segment number
+};
+// Calls damaged() with a sentence for each damage: file, bytes, and what it touches.
+int store_scrub(struct store *store, void (*damaged)(void *context, const char *sentence), void *context,
+        struct store_scrub_result *ret_result, struct error *err);
+// Everything that can be verified: scrub, log, checkpoint, trees of all roots, volumes touched. Works on an
+// open store, also a read-only one.
+struct store_check_result {
+    uint64_t volumes, bases, docs, nodes, blocks, segments, log_records, damages;
+};
+int store_check(struct store *store, void (*damaged)(void *context, const char *sentence), void *context,
+        struct store_check_result *ret_result, struct error *err);
+// Writes a new checkpoint from log and segments of a closed store, beside the old one (STORE/catalog.old
+// stays).
+int store_rebuild_catalog(struct loop *loop, const char *directory,
+        void (*note)(void *context, const char *sentence), void *context, struct error *err);

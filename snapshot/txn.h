@@ -21,6 +21,9 @@ void txn_abort(struct txn *txn); // accepts NULL
 // parent.value 0: an empty volume of size_bytes. Otherwise a fork of that base; size_bytes 0 = the base's.
 struct volume_id txn_volume_create(
         struct txn *txn, const char *name, enum volume_kind kind, uint64_t size_bytes, struct base_id parent);
+// Puts a volume created in this transaction into a dedup domain: blocks are shared only within it and with
+// domain 0 (public). A volume without this call is in its parent's domain, or in 0.
+void txn_volume_domain(struct txn *txn, struct volume_id id, uint64_t domain);
 void txn_volume_delete(struct txn *txn, struct volume_id id); // -EBUSY when open or named by a doc
 void txn_volume_resize(struct txn *txn, struct volume_id id, uint64_t size_bytes); // new space reads zero
 void txn_volume_rename(struct txn *txn, struct volume_id id, const char *name);
