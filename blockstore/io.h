@@ -67,6 +67,7 @@ struct loop_timer {
 };
 
 struct loop;
+struct checkpoint_db_ops;
 
 struct loop_ops {
     void (*submit)(struct loop *loop, struct io_op *op);
@@ -83,6 +84,10 @@ struct loop_ops {
             void *context);
     // Exclusive advisory lock on an open file; -EBUSY when held elsewhere. Released by closing it.
     int (*lock_file)(struct loop *loop, int fd);
+    // Set by the simulator only: the order of everything is given by a seed, one thread runs all loops and
+    // stands still while a task (task.h) runs; and its own keeping of checkpoints (checkpoint_db.h).
+    bool deterministic;
+    const struct checkpoint_db_ops *checkpoint_db;
 };
 
 struct loop {

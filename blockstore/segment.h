@@ -75,7 +75,7 @@ struct segment_read {
     bool uncached;                                       // do not keep the frame (scrub, one-time readers)
     void (*done)(struct segment_read *read, int result); // -EBADMSG damaged; -ENOENT no such slot (a lost
                                                          // file: -EIO)
-    void *state; // private
+    void *state;                                         // private
     struct segments *segments;
 };
 void segment_read(struct segments *segments, struct segment_read *read);

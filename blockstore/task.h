@@ -16,8 +16,8 @@ struct task;
 // has returned; the task itself is gone by then. [any]
 struct task *task_start(struct loop *loop, void (*run)(struct task *task, void *context),
         void (*ended)(void *context), void *context);
-// From now on task_stopping is true and task_wait, task_io and task_sleep that have not begun answer
-// -ECANCELED; an I/O in flight is waited for. [any]
+// From now on task_stopping is true, and task_sleep answers -ECANCELED. A task looks at it between its steps;
+// I/O goes on, so that what was begun can be cleared away. [any]
 void task_stop(struct task *task);
 bool task_stopping(struct task *task);
 // For the simulator: the loops of this task will never run again (power cut). Lets the task's thread run to
