@@ -2,6 +2,7 @@
 // See sim_disk.h for the model. Content is arrays of reference-counted 4 KiB pages, copied when written, so
 // that a copy of a whole disk costs a pointer per page: the crash harness makes one at every crash point.
 
+#include "tests/sim/sim_checkpoint.h"
 #include "tests/sim/sim_disk_private.h"
 
 #include <errno.h>
@@ -152,6 +153,7 @@ struct sim_disk *sim_disk_destroy(struct sim_disk *disk)
         sim_pages_free(&disk->node[i]->live);
         sim_pages_free(&disk->node[i]->durable);
         change_list_free(&disk->node[i]->changes);
+        sim_rows_drop(disk->node[i]->rows);
         free(disk->node[i]);
     }
     free(disk->node);

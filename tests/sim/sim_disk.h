@@ -25,6 +25,7 @@
 struct sim_disk;
 struct sim_node;   // a file or a directory
 struct sim_change; // belongs to the disk; valid until sim_disk_change_complete
+struct sim_rows;   // sim_checkpoint.h
 
 enum { SIM_DISK_PAGE = 4096 };
 

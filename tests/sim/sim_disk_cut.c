@@ -2,6 +2,7 @@
 // What one power cut or one death of the process leaves of a disk: always a disk of its own, all of it
 // durable. How much survives is drawn once per cut (enum survival), so that all kept, all lost, one lost and
 // one kept are as likely as any mixture.
+#include "tests/sim/sim_checkpoint.h"
 #include "tests/sim/sim_disk_private.h"
 
 #include <stdlib.h>
@@ -80,8 +81,12 @@ static struct sim_disk *copy_nodes(const struct sim_disk *disk)
     if (copy == NULL)
         abort();
     copy->capacity_bytes = disk->capacity_bytes;
-    for (size_t i = 0; i < disk->node_count; i++)
-        sim_disk_node_create(copy, disk->node[i]->directory);
+    for (size_t i = 0; i < disk->node_count; i++) {
+        struct sim_node *node = sim_disk_node_create(copy, disk->node[i]->directory);
+        node->rows = sim_rows_share(disk->node[i]->rows);
+        node->row_pages = disk->node[i]->row_pages;
+        copy->used_pages += node->row_pages;
+    }
     return copy;
 }
 

@@ -30,6 +30,8 @@ struct sim_node {
     bool directory;
     unsigned links, opens;
     uint64_t lock_owner;
+    struct sim_rows *rows; // a directory's checkpoint
+    uint64_t row_pages;    // what they ever took
     struct sim_pages live, durable;
     struct change_list changes; // not durable yet, in order of submission
 };

@@ -9,7 +9,7 @@
 #include <string.h>
 
 const char *const sim_io_code_names[] = {"read", "write", "fdatasync", "open", "close", "rename", "unlink",
-        "mkdir", "fsync_dir", "recv", "sendmsg", "accept", "poll"};
+        "mkdir", "fsync_dir", "recv", "sendmsg", "accept", "poll", "commit"};
 
 // ---- Submission ----
 
@@ -60,14 +60,12 @@ static uint8_t *gather(const struct io_op *op, size_t size)
     return bytes;
 }
 
-// Looks the call up in the plan. Returns the fault that hits it, or NULL.
-static const struct sim_fault *planned_fault(
-        struct sim_world *world, const struct io_op *op, const char *path)
+const struct sim_fault *sim_io_planned_fault(struct sim_world *world, enum io_code code, const char *path)
 {
     const struct sim_fault *hit = NULL;
     for (unsigned i = 0; i < world->fault_count; i++) {
         struct sim_fault *fault = &world->fault[i];
-        if (fault->code != op->code || fault->nth == 0)
+        if (fault->code != code || fault->nth == 0)
             continue;
         if (fault->path_part && (path == NULL || strstr(path, fault->path_part) == NULL))
             continue;
@@ -140,7 +138,7 @@ static void begin(struct sim_world *world, struct flight *flight)
         flight->result = -ENOTSUP;
         return;
     }
-    const struct sim_fault *fault = planned_fault(world, op, file ? file->path : op->path);
+    const struct sim_fault *fault = sim_io_planned_fault(world, op->code, file ? file->path : op->path);
     if (file != NULL) {
         flight->node = file->node;
         file->in_flight++;

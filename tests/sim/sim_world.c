@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/sim_checkpoint.h"
+
 void sim_world_violate(struct sim_world *world, const char *format, ...)
 {
     if (world->violation[0] != '\0')
@@ -114,6 +116,11 @@ static void run_effects(struct sim_world *world, uint64_t until)
     }
     if (until > world->now)
         world->now = until;
+}
+
+void sim_world_pass(struct sim_world *world, uint64_t ns)
+{
+    run_effects(world, world->now + ns);
 }
 
 // When the loop's next event runs; false when it has none.
@@ -287,6 +294,8 @@ static const struct loop_ops sim_ops = {
         .random = sim_random_bytes,
         .list_dir = sim_list_dir,
         .lock_file = sim_lock_file,
+        .deterministic = true,
+        .checkpoint_db = &sim_checkpoint_ops,
 };
 
 // ---- Worlds ----
@@ -394,7 +403,7 @@ unsigned sim_world_in_flight(const struct sim_world *world)
 
 unsigned sim_world_open_files(const struct sim_world *world)
 {
-    unsigned count = 0;
+    unsigned count = world->checkpoints_open;
     for (unsigned i = 0; i < world->file_count; i++)
         count += world->file[i].node != NULL;
     return count;

@@ -22,6 +22,9 @@
 
 struct sim_world;
 
+// The commit of a checkpoint, for faults and counts: a code of the simulator's own.
+#define SIM_COMMIT ((enum io_code)(IO_POLL + 1))
+
 // The nth call (1 = the next) of a kind whose path contains path_part (NULL = any) misbehaves. A zero error
 // means a short read or write of `bytes` bytes instead.
 struct sim_fault {
@@ -59,7 +62,8 @@ int sim_world_run_until(struct sim_world *world, const bool *done);
 // Runs until nothing but timers is left.
 void sim_world_settle(struct sim_world *world);
 
-// I/O events so far: every submission and every completion is one.
+// I/O events so far: every submission and every completion is one, and so are the begin and the end of a
+// commit.
 uint64_t sim_world_io_count(const struct sim_world *world);
 // Calls of one kind so far.
 uint64_t sim_world_calls(const struct sim_world *world, enum io_code code);
@@ -68,7 +72,7 @@ uint64_t sim_world_now_ns(const struct sim_world *world);
 uint64_t sim_world_trace_hash(const struct sim_world *world);
 // The first breach of the seam's contract, or NULL.
 const char *sim_world_violation(const struct sim_world *world);
-// Operations submitted and not answered, and descriptors open.
+// Operations submitted and not answered; descriptors and checkpoints open.
 unsigned sim_world_in_flight(const struct sim_world *world);
 unsigned sim_world_open_files(const struct sim_world *world);
 

@@ -45,8 +45,8 @@ struct sim_world {
     struct sim_queue effects;
     struct open_file *file;
     unsigned file_count;
-    unsigned in_flight;
-    uint64_t io_count, cut_at, calls[IO_POLL + 1];
+    unsigned in_flight, checkpoints_open;
+    uint64_t io_count, cut_at, calls[SIM_COMMIT + 1];
     bool cut;
     struct sim_fault fault[SIM_FAULTS_MAX];
     unsigned fault_count;
@@ -64,10 +64,14 @@ void sim_world_note(struct sim_world *world, const char *what, const struct sim_
         const struct io_op *op, int64_t result);
 void sim_world_count_io(struct sim_world *world);
 void sim_world_check_thread(struct sim_loop *loop, const char *what);
+// Lets so much time pass within an event: what is in flight takes effect, no callback runs.
+void sim_world_pass(struct sim_world *world, uint64_t ns);
 
 // sim_io.c
 extern const char *const sim_io_code_names[];
 struct open_file *sim_io_file_of(struct sim_world *world, int fd); // NULL = not open
+// The fault of the plan that hits this call, or NULL.
+const struct sim_fault *sim_io_planned_fault(struct sim_world *world, enum io_code code, const char *path);
 void sim_io_submit(struct loop *handle, struct io_op *op);
 void sim_io_take_effect(struct sim_world *world, struct flight *flight);
 void sim_io_finish(struct sim_world *world, struct flight *flight); // frees it
