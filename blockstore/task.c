@@ -138,10 +138,13 @@ struct task *task_start(struct loop *loop, void (*run)(struct task *task, void *
     task->stop_work.run = wake_sleeper;
     pthread_mutex_init(&task->lock, NULL);
     pthread_cond_init(&task->changed, NULL);
+    // The thread begins by taking the lock: without it, a quick task could have ended and be freed by now.
+    pthread_mutex_lock(&task->lock);
     if (pthread_create(&task->thread, NULL, task_main, task) != 0)
         abort();
     if (deterministic(task))
         loop_post(loop, &task->start_work);
+    pthread_mutex_unlock(&task->lock);
     return task;
 }
 
