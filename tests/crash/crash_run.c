@@ -415,6 +415,10 @@ static void configure(struct run *run)
         uint64_t most = sim_random(&run->random) % 4 ? 60 : 200;
         run->load.max_blocks = 4 + sim_random_below(&run->random, most);
         run->load.vast = sim_random(&run->random) % 3 == 0;
+        static const unsigned shares[] = {0, 0, 30, 60, 90};
+        run->load.shared_percent = shares[sim_random_below(&run->random, 5)];
+        run->load.distinct =
+                1 + (unsigned)sim_random_below(&run->random, sim_random(&run->random) % 2 ? 8 : 60);
     }
     if (options->operations != 0)
         run->load.operations = options->operations;

@@ -83,6 +83,7 @@ struct model_op *model_begin(struct model *model, enum model_kind kind)
     struct model_op *op = zalloc(sizeof *op);
     op->id = model->next_id++;
     op->kind = kind;
+    op->fill = op->id;
     op->submitted = ++model->clock;
     model->op = grow(model->op, &model->op_capacity, model->op_count + 1, sizeof *model->op);
     model->op[model->op_count++] = op;
@@ -340,23 +341,6 @@ void model_resized(struct model *model, struct model_op *txn, struct model_volum
     for (uint64_t i = layout_count(old_bytes); i < volume->block_count; i++)
         if (volume->block[i].count == 1)
             volume->block[i].entry[0].through_base = false;
-}
-
-// ---- Bytes ----
-
-void model_fill(uint64_t seed, uint64_t offset, void *buffer, size_t size)
-{
-    uint8_t *bytes = buffer;
-    for (size_t done = 0; done < size;) {
-        uint64_t word_index = (offset + done) / 8;
-        uint64_t word = (seed * UINT64_C(0x9e3779b97f4a7c15)) ^ (word_index * UINT64_C(0xd6e8feb86659fd93));
-        word = (word ^ (word >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
-        word ^= word >> 32;
-        size_t inside = (offset + done) % 8;
-        size_t part = 8 - inside < size - done ? 8 - inside : size - done;
-        memcpy(bytes + done, (const uint8_t *)&word + inside, part);
-        done += part;
-    }
 }
 
 // ---- Facts ----

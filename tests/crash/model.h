@@ -27,6 +27,7 @@ enum model_kind { MODEL_INITIAL, MODEL_WRITE, MODEL_ZERO, MODEL_TRIM, MODEL_TXN,
 struct model_op {
     uint64_t id;
     enum model_kind kind;
+    uint64_t fill;             // seed of the bytes it writes (fill.h)
     uint64_t submitted, ended; // logical time; ended 0 = in flight
     bool promised;             // answered with success
     bool durable;              // and promised to survive a power cut
@@ -142,9 +143,6 @@ const struct model_state *model_latest(const struct model_object *object); // no
 // After a resize was added by model_change: blocks cut off are zero from then on.
 void model_resized(struct model *model, struct model_op *txn, struct model_volume *volume, uint64_t old_bytes,
         uint64_t new_bytes);
-
-// The bytes an operation writes, and those of bodies and blobs.
-void model_fill(uint64_t seed, uint64_t offset, void *buffer, size_t size);
 
 enum model_mode { MODEL_LIVE, MODEL_KILLED, MODEL_POWER_CUT };
 // True when the picture is allowed; else `why` says what is wrong.

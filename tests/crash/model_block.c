@@ -49,20 +49,6 @@ static bool zero_range(const uint8_t *bytes, size_t size)
     return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
-bool model_block_fill_matches(uint64_t seed, uint64_t offset, const uint8_t *bytes, size_t size)
-{
-    uint8_t wanted[512];
-    for (size_t done = 0; done < size;) {
-        size_t most = done == 0 ? 16 : sizeof wanted; // most that do not match differ at once
-        size_t part = size - done < most ? size - done : most;
-        model_fill(seed, offset + done, wanted, part);
-        if (memcmp(wanted, bytes + done, part) != 0)
-            return false;
-        done += part;
-    }
-    return true;
-}
-
 static unsigned split(const struct model_history *history, unsigned from, unsigned to, struct part *parts)
 {
     unsigned border[2 * PARTS_MAX], count = 0;
@@ -117,7 +103,7 @@ static bool entry_matches(const struct rule *rule, const struct model_base *pare
 {
     switch (entry->op->kind) {
     case MODEL_WRITE:
-        return model_block_fill_matches(entry->op->id, number * BLOCK_SIZE + from, bytes + from, to - from);
+        return fill_matches(entry->op->fill, number * BLOCK_SIZE + from, bytes + from, to - from);
     case MODEL_INITIAL:
     case MODEL_OBSERVED:
         if (entry->through_base)
@@ -207,7 +193,7 @@ static void blame_bytes(struct judge *judge, const struct rule *rule, const char
     }
     for (size_t i = 0; shown[0] == '\0' && i < judge->model->op_count; i++) {
         const struct model_op *op = judge->model->op[i];
-        if (op->kind == MODEL_WRITE && model_block_fill_matches(op->id, number * BLOCK_SIZE + part->from,
+        if (op->kind == MODEL_WRITE && fill_matches(op->fill, number * BLOCK_SIZE + part->from,
                                                bytes + part->from, part->to - part->from))
             snprintf(shown, sizeof shown, "write op %llu, which is not this place's",
                     (unsigned long long)op->id);

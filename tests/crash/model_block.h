@@ -2,6 +2,7 @@
 // Shared by model_judge.c (catalog, passes) and model_block.c (the bytes of one block).
 #pragma once
 
+#include "tests/crash/fill.h"
 #include "tests/crash/layout.h"
 #include "tests/crash/model.h"
 
@@ -36,7 +37,6 @@ struct part {
 __attribute__((format(printf, 2, 3))) void model_block_blame(struct judge *judge, const char *format, ...);
 void model_block_reached(struct judge *judge, uint64_t moment, const char *what, uint64_t number);
 bool model_block_required(const struct rule *rule, const struct model_op *op);
-bool model_block_fill_matches(uint64_t seed, uint64_t offset, const uint8_t *bytes, size_t size);
 void model_block_judge(struct judge *judge, const struct rule *rule, const char *what,
         const struct model_base *parent, const struct model_history *history, uint64_t index, uint64_t number,
         const uint8_t *bytes, unsigned from, unsigned to);

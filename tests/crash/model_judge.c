@@ -88,8 +88,8 @@ static bool same_doc(const struct model_state *state, const void *shown)
     if (state->body_bytes >= sizeof seed)
         memcpy(&seed, doc->doc.body, sizeof seed);
     return seed == state->body_seed &&
-           (state->body_bytes <= 8 || model_block_fill_matches(seed, 8, (const uint8_t *)doc->doc.body + 8,
-                                              state->body_bytes - 8));
+           (state->body_bytes <= 8 ||
+                   fill_matches(seed, 8, (const uint8_t *)doc->doc.body + 8, state->body_bytes - 8));
 }
 
 static bool known_base(const struct model *model, uint64_t id)
@@ -187,7 +187,7 @@ static void judge_blob(
         return;
     memcpy(&seed, shown->blob, sizeof seed);
     if (seed != doc->blob_seed ||
-            !model_block_fill_matches(seed, 8, (const uint8_t *)shown->blob + 8, doc->blob_bytes - 8))
+            !fill_matches(seed, 8, (const uint8_t *)shown->blob + 8, doc->blob_bytes - 8))
         model_block_blame(judge, "%s has a blob with the wrong bytes", what);
 }
 

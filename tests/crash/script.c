@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "snapshot/txn.h"
+#include "tests/crash/fill.h"
 #include "tests/crash/scenarios.h"
 
 struct script_io {
@@ -197,7 +198,7 @@ struct script_io *script_write(
             .offset = offset,
             .length = length,
             .buffer = io_buffer_alloc(length)};
-    model_fill(io->op->id, offset, io->io.buffer, length);
+    fill_bytes(io->op->fill, offset, io->io.buffer, length);
     model_touch(script->model, io->op, volume, offset, length);
     submit(script, volume, io);
     return io;
@@ -360,7 +361,7 @@ struct script_io *script_doc(struct script *script, size_t body_bytes)
     state->body_bytes = body_bytes;
     struct doc doc = {.kind = DOC_OTHER, .body = malloc(body_bytes + 1), .body_bytes = body_bytes};
     memcpy(doc.body, &state->body_seed, 8);
-    model_fill(state->body_seed, 8, doc.body + 8, body_bytes - 8);
+    fill_bytes(state->body_seed, 8, doc.body + 8, body_bytes - 8);
     doc.body[body_bytes] = '\0';
     struct txn *txn = txn_begin(script->rig.store);
     row->object.id = txn_doc_put(txn, &doc, NULL, 0).value;

@@ -183,6 +183,17 @@ static void submit(struct client *client, struct slot *slot)
     volume_submit(slot->handle, &client->io);
 }
 
+// Most bytes are an operation's own; the others have copies in other places, to be stored once.
+static void begin_write(struct client *client)
+{
+    struct workload *workload = client->workload;
+    client->op = model_begin(workload->model, MODEL_WRITE);
+    if (workload_chance(workload, workload->options.shared_percent))
+        client->op->fill = fill_shared(workload->options.distinct, workload_pick(workload, 40));
+    else if (workload_chance(workload, workload->options.shared_percent / 2))
+        client->op->fill = fill_compressible(client->op->id);
+}
+
 static bool start_write(struct client *client, bool aligned, uint64_t max_blocks)
 {
     struct workload *workload = client->workload;
@@ -191,9 +202,9 @@ static bool start_write(struct client *client, bool aligned, uint64_t max_blocks
         return false;
     client->io.op = VOLUME_WRITE;
     choose_range(client, slot, aligned, max_blocks);
-    client->op = model_begin(workload->model, MODEL_WRITE);
+    begin_write(client);
     get_buffer(client, client->io.length);
-    model_fill(client->op->id, client->io.offset, client->buffer, client->io.length);
+    fill_bytes(client->op->fill, client->io.offset, client->buffer, client->io.length);
     model_touch(workload->model, client->op, slot->volume, client->io.offset, client->io.length);
     client->io.done = write_done;
     submit(client, slot);
@@ -216,11 +227,11 @@ static bool start_scattered(struct client *client)
         client->blocks[client->io.block_count++] = layout_number(slot->volume->vast, index);
     client->io.op = VOLUME_WRITE_BLOCKS;
     client->io.blocks = client->blocks;
-    client->op = model_begin(workload->model, MODEL_WRITE);
+    begin_write(client);
     get_buffer(client, (size_t)client->io.block_count * BLOCK_SIZE);
     for (unsigned i = 0; i < client->io.block_count; i++) {
         uint64_t offset = client->blocks[i] * BLOCK_SIZE;
-        model_fill(client->op->id, offset, (uint8_t *)client->buffer + (size_t)i * BLOCK_SIZE, BLOCK_SIZE);
+        fill_bytes(client->op->fill, offset, (uint8_t *)client->buffer + (size_t)i * BLOCK_SIZE, BLOCK_SIZE);
         model_touch(workload->model, client->op, slot->volume, offset, BLOCK_SIZE);
     }
     client->io.done = write_done;
@@ -371,9 +382,9 @@ static bool start_walk(struct client *client)
     if (client->io.length > workload_size_of(slot) - slot->walk)
         client->io.length = workload_size_of(slot) - slot->walk;
     slot->walk += client->io.length;
-    client->op = model_begin(workload->model, MODEL_WRITE);
+    begin_write(client);
     get_buffer(client, client->io.length);
-    model_fill(client->op->id, client->io.offset, client->buffer, client->io.length);
+    fill_bytes(client->op->fill, client->io.offset, client->buffer, client->io.length);
     model_touch(workload->model, client->op, slot->volume, client->io.offset, client->io.length);
     client->io.done = write_done;
     submit(client, slot);

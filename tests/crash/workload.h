@@ -7,14 +7,16 @@
 #include "tests/crash/model.h"
 
 struct workload_options {
-    unsigned clients;     // at a time
-    unsigned operations;  // in all
-    unsigned max_volumes; // 1..12
-    uint64_t max_blocks;  // of a small volume
-    bool vast;            // keep a 1 TiB volume among them
-    bool faults;          // -EIO and -ESTALE are expected
-    bool never_full;      // -ENOSPC is a failure
-    bool rewrite_only;    // only writes, flushes and reads: what must never run out of log space
+    unsigned clients;        // at a time
+    unsigned operations;     // in all
+    unsigned max_volumes;    // 1..12
+    uint64_t max_blocks;     // of a small volume
+    unsigned shared_percent; // of writes whose blocks are copies of
+    unsigned distinct;       //   so many, 1..256
+    bool vast;               // keep a 1 TiB volume among them
+    bool faults;             // -EIO and -ESTALE are expected
+    bool never_full;         // -ENOSPC is a failure
+    bool rewrite_only;       // only writes, flushes and reads: what must never run out of log space
 };
 
 struct workload;

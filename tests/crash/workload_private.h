@@ -2,6 +2,7 @@
 // Shared by workload.c (requests, choice) and workload_txn.c (transactions).
 #pragma once
 
+#include "tests/crash/fill.h"
 #include "tests/crash/layout.h"
 #include "tests/crash/workload.h"
 

@@ -171,7 +171,7 @@ static void doc_state(struct client *client, struct model_doc *doc, struct doc *
     put->body_bytes = state->body_bytes;
     put->body = malloc(state->body_bytes + 1);
     memcpy(put->body, &state->body_seed, 8);
-    model_fill(state->body_seed, 8, put->body + 8, state->body_bytes - 8);
+    fill_bytes(state->body_seed, 8, put->body + 8, state->body_bytes - 8);
     put->body[put->body_bytes] = '\0';
     snprintf(put->name, sizeof put->name, "%s", name);
 }
@@ -187,7 +187,7 @@ static void put_new_doc(
     void *blob = blob_bytes > 0 ? malloc(blob_bytes) : NULL;
     if (blob != NULL) {
         memcpy(blob, &seed, 8);
-        model_fill(seed, 8, (uint8_t *)blob + 8, blob_bytes - 8);
+        fill_bytes(seed, 8, (uint8_t *)blob + 8, blob_bytes - 8);
     }
     // The id is known only after the put, the body must be there before: the model's row is made first.
     struct model_doc *doc = model_doc_add(workload->model, 0, kind, seed, blob_bytes);
