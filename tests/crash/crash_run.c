@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blockstore/fingerprint.h"
 #include "tests/crash/rig.h"
 
 struct run {
@@ -15,8 +16,8 @@ struct run {
     uint64_t random; // for the harness's choices; never for the clients'
     struct sim_options sim;
     struct workload_options load;
-    struct store_config config;
-    unsigned loop_count;
+    struct store_config config, opening;
+    unsigned loop_count, weaken_bits;
     unsigned generation, generations;
     struct rig rig;
     struct model *model;
@@ -62,7 +63,7 @@ static void crash_point(struct run *run)
             .trace = run->options->only_cut ? run->options->trace : NULL};
     struct sim_world *after = power ? sim_world_after_power_cut(run->rig.world, seed, &sim)
                                     : sim_world_after_kill(run->rig.world, seed, &sim);
-    struct rig_options options = {.seed = seed};
+    struct rig_options options = {.seed = seed, .opening = &run->opening};
     options.loop_count = 1 + (unsigned)sim_random_below(&random, 3);
     options.recheck = sim_random_below(&random, 100) < 15;
     uint64_t dice = sim_random_below(&random, 100);
@@ -237,8 +238,9 @@ static void check_stat(struct run *run, const struct picture *picture)
 static void expect_same(
         struct run *run, struct sim_world *after, const struct picture *live, const char *what)
 {
-    struct rig_options options = {
-            .loop_count = 1 + (unsigned)(sim_random(&run->random) % 3), .seed = sim_random(&run->random)};
+    struct rig_options options = {.loop_count = 1 + (unsigned)(sim_random(&run->random) % 3),
+            .opening = &run->opening,
+            .seed = sim_random(&run->random)};
     struct picture picture;
     char why[900];
     run->result->points++;
@@ -359,7 +361,7 @@ static void next_generation(struct run *run)
     run->result->points++;
     if (run->result->failed) {
         return;
-    } else if (rig_open(&run->rig, after, run->loop_count, why, sizeof why) < 0) {
+    } else if (rig_open(&run->rig, after, run->loop_count, &run->opening, why, sizeof why) < 0) {
         fail(run, "%s: %s", how == 0 ? "reopened" : how == 1 ? "power cut" : "kill", why);
     } else if (picture_take(after, run->rig.store, false, &picture) < 0) {
         fail(run, "recovered: %s answered %d", picture.where, picture.first_error);
@@ -395,6 +397,27 @@ static void configure_rarities(struct run *run)
     }
 }
 
+// Caches from too small for one item to endless; a log that is sealed all the time, or only when asked.
+static void configure_sealing(struct run *run)
+{
+    static const uint64_t caches[] = {4096, 64 << 10, 1 << 20, 0};
+    struct store_config *opening = &run->opening;
+    *opening = (struct store_config){
+            .index_cache_bytes = caches[sim_random_below(&run->random, 4)],
+            .frame_cache_bytes = caches[sim_random_below(&run->random, 4)],
+            .node_cache_bytes = caches[sim_random_below(&run->random, 4)],
+            .fingerprint_bytes = caches[sim_random_below(&run->random, 4)],
+    };
+    const uint64_t never = UINT64_MAX / 4;
+    uint64_t dice = sim_random_below(&run->random, 100), files = 1 + sim_random_below(&run->random, 4);
+    opening->seal_log_bytes = dice < 40 ? files * run->config.log_file_bytes : dice < 60 ? 0 : never;
+    opening->seal_age_ns = sim_random_below(&run->random, 4) == 0 ? 50000000 : never;
+    run->weaken_bits = sim_random_below(&run->random, 4) == 0 ? 8 : 128;
+    if (run->options->opening_given)
+        *opening = run->options->opening;
+    fingerprint_weaken(run->weaken_bits);
+}
+
 static void configure(struct run *run)
 {
     const struct crash_run_options *options = run->options;
@@ -428,6 +451,7 @@ static void configure(struct run *run)
         run->config.log_budget_bytes = run->config.log_file_bytes * (4 + sim_random_below(&run->random, 12));
         run->config.spare_log_files = 1 + (uint32_t)sim_random_below(&run->random, 3);
     }
+    configure_sealing(run);
     run->generations =
             options->generations ? options->generations : 1 + (unsigned)sim_random_below(&run->random, 3);
     if (options->fault != NULL)
@@ -447,7 +471,7 @@ void crash_run(const struct crash_run_options *options, struct crash_run_result 
     run.model = model_create(1);
     run.model->trace = options->trace;
     if (rig_init(world, &run.config, why, sizeof why) < 0 ||
-            rig_open(&run.rig, world, run.loop_count, why, sizeof why) < 0)
+            rig_open(&run.rig, world, run.loop_count, &run.opening, why, sizeof why) < 0)
         fail(&run, "%s", why);
     while (!run.result->failed) {
         generation(&run);
@@ -477,4 +501,5 @@ void crash_run(const struct crash_run_options *options, struct crash_run_result 
     ret_result->fault_hit = ret_result->fault_hit || sim_world_faults_hit(world) > 0;
     sim_world_destroy(world);
     model_destroy(run.model);
+    fingerprint_weaken(128);
 }

@@ -21,6 +21,8 @@ struct crash_run_options {
     // For named scenarios; zero = by seed:
     struct workload_options workload;
     struct store_config store;
+    struct store_config opening; // when opening_given
+    bool opening_given;
     struct sim_options sim;
     const struct sim_fault *fault;
     bool sim_given; // take `sim` as it is, do not choose delays and short transfers by seed

@@ -21,13 +21,16 @@ int rig_init(struct sim_world *world, const struct store_config *config, char *w
     return result;
 }
 
-int rig_open(struct rig *rig, struct sim_world *world, unsigned loop_count, char *why, size_t why_size)
+int rig_open(struct rig *rig, struct sim_world *world, unsigned loop_count,
+        const struct store_config *opening, char *why, size_t why_size)
 {
-    *rig = (struct rig){.world = world, .loop_count = loop_count};
+    *rig = (struct rig){.world = world, .loop_count = loop_count, .opening = opening};
     for (unsigned i = 0; i < loop_count; i++)
         rig->loops[i] = sim_world_loop(world, i);
+    struct store_config config = opening ? *opening : (struct store_config){0};
+    config.background = rig->loops[loop_count - 1];
     struct error err = {0};
-    int result = store_open(rig->loops, loop_count, RIG_DIRECTORY, NULL, &rig->store, &err);
+    int result = store_open(rig->loops, loop_count, RIG_DIRECTORY, &config, &rig->store, &err);
     if (result < 0)
         snprintf(why, why_size, "store_open answered %d: %s", result,
                 err.text[0] ? err.text : "(without a word)");
@@ -56,8 +59,9 @@ static int recheck(struct rig *rig, const struct picture *first, uint64_t seed, 
     bool power = sim_random(&random) % 2;
     struct sim_world *again = power ? sim_world_after_power_cut(rig->world, sim_random(&random), NULL)
                                     : sim_world_after_kill(rig->world, sim_random(&random), NULL);
-    struct rig_options options = {
-            .loop_count = 1 + (unsigned)(sim_random(&random) % rig->loop_count), .seed = seed + 1};
+    struct rig_options options = {.loop_count = 1 + (unsigned)(sim_random(&random) % rig->loop_count),
+            .opening = rig->opening,
+            .seed = seed + 1};
     struct picture second;
     char text[900];
     int result = rig_recover(again, &options, &second, text, sizeof text);
@@ -78,7 +82,7 @@ static int look(struct sim_world *world, const struct rig_options *options, stru
         char *why, size_t why_size)
 {
     struct rig rig;
-    int result = rig_open(&rig, world, options->loop_count, why, why_size);
+    int result = rig_open(&rig, world, options->loop_count, options->opening, why, why_size);
     if (result < 0) {
         if (sim_world_violation(world) != NULL || sim_world_in_flight(world) > 0 ||
                 sim_world_open_files(world) > 0)
@@ -110,7 +114,7 @@ static struct sim_world *interrupt(struct sim_world *world, const struct rig_opt
     char text[400];
     sim_world_cut_at(world, 1 + sim_random_below(&random, 160));
     struct rig rig;
-    if (rig_open(&rig, world, options->loop_count, text, sizeof text) == 0)
+    if (rig_open(&rig, world, options->loop_count, options->opening, text, sizeof text) == 0)
         rig_close(&rig, text, sizeof text);
     uint64_t seed = sim_random(&random);
     struct sim_world *after = options->first == RIG_CUT_FIRST ? sim_world_after_power_cut(world, seed, NULL)

@@ -13,11 +13,15 @@ struct rig {
     struct store *store;
     struct loop *loops[RIG_LOOPS_MAX];
     unsigned loop_count;
+    const struct store_config *opening;
 };
 
 // Creates the parent directory and the store. Returns 0 or -errno with words in `why`.
 int rig_init(struct sim_world *world, const struct store_config *config, char *why, size_t why_size);
-int rig_open(struct rig *rig, struct sim_world *world, unsigned loop_count, char *why, size_t why_size);
+// `opening`: what only concerns this opening (caches, when to seal); NULL = defaults. It stays the caller's.
+// Background work goes to the last loop.
+int rig_open(struct rig *rig, struct sim_world *world, unsigned loop_count,
+        const struct store_config *opening, char *why, size_t why_size);
 // Closes the store. False (and words) when the world saw a breach of contract, or something is left over.
 bool rig_close(struct rig *rig, char *why, size_t why_size);
 
@@ -26,6 +30,7 @@ bool rig_close(struct rig *rig, char *why, size_t why_size);
 // same.
 struct rig_options {
     unsigned loop_count;
+    const struct store_config *opening; // as for rig_open
     bool tolerant;
     bool recheck;
     enum {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/scenarios.h"
+#include "tests/crash/scenarios_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -7,15 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/crash/crash_run.h"
 #include "tests/crash/script.h"
 
 FILE *scenarios_trace;
 
-static const struct store_config small_log = {
+const struct store_config scenarios_small_log = {
         .log_file_bytes = 256 * 1024, .log_budget_bytes = 4 << 20, .spare_log_files = 2};
 
-static bool take(struct scenario_result *result, const struct crash_run_result *run)
+bool scenarios_take(struct scenario_result *result, const struct crash_run_result *run)
 {
     result->points += run->points;
     if (run->failed)
@@ -30,8 +29,8 @@ static bool slow_write(struct scenario_result *result)
     unsigned overlapped = 0;
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct script script;
-        script_begin(
-                &script, seed, &small_log, &(struct sim_options){.loop_count = 4, .slow_per_mille = 250});
+        script_begin(&script, seed, &scenarios_small_log,
+                &(struct sim_options){.loop_count = 4, .slow_per_mille = 250});
         struct model_volume *slow = script_create(&script, 128 * BLOCK_SIZE, NULL);
         struct model_volume *fast = script_create(&script, 16 * BLOCK_SIZE, NULL);
         script_cut_always(&script, true);
@@ -59,7 +58,8 @@ static bool rotation(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 6; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4, .slow_per_mille = 20});
+        script_begin(&script, seed, &scenarios_small_log,
+                &(struct sim_options){.loop_count = 4, .slow_per_mille = 20});
         struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
         // Unflushed writes fill the file up to its end, a few go beyond it, then one flush.
         for (unsigned round = 0; round < 4; round++) {
@@ -83,7 +83,7 @@ static bool fork_race(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 10; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log,
+        script_begin(&script, seed, &scenarios_small_log,
                 &(struct sim_options){.loop_count = 4, .slow_per_mille = 100, .stall_per_mille = 100});
         struct model_volume *volume = script_create(&script, 32 * BLOCK_SIZE, NULL);
         script_wait(&script, script_write(&script, volume, 0, 32 * BLOCK_SIZE, 0));
@@ -113,7 +113,7 @@ static bool shrink_race(struct scenario_result *result)
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct script script;
         struct sim_options sim = {.loop_count = 4, .slow_per_mille = 150, .stall_per_mille = 50};
-        script_begin(&script, seed, &small_log, &sim);
+        script_begin(&script, seed, &scenarios_small_log, &sim);
         struct model_volume *volume = script_create(&script, 32 * BLOCK_SIZE, NULL);
         script_wait(&script, script_write(&script, volume, 0, 32 * BLOCK_SIZE, 0));
         script_allow(&script, -EINVAL);
@@ -140,8 +140,8 @@ static bool open_race(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct script script;
-        script_begin(
-                &script, seed, &small_log, &(struct sim_options){.loop_count = 4, .slow_per_mille = 100});
+        script_begin(&script, seed, &scenarios_small_log,
+                &(struct sim_options){.loop_count = 4, .slow_per_mille = 100});
         struct model_volume *volume = script_create(&script, 16 * BLOCK_SIZE, NULL);
         script_wait(&script, script_write(&script, volume, 0, 16 * BLOCK_SIZE, 0));
         script_allow(&script, -EBUSY);
@@ -157,7 +157,7 @@ static bool handle_base(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 10; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
         struct model_volume *volume = script_create(&script, 16 * BLOCK_SIZE, NULL);
         script_wait(&script, script_write(&script, volume, 0, 16 * BLOCK_SIZE, 0));
         script_wait(&script, script_fork(&script, volume));
@@ -190,7 +190,7 @@ static bool sweep(struct scenario_result *result, enum io_code code, int error, 
                 .points = 12,
                 .generations = 2,
                 .operations = 40,
-                .store = small_log,
+                .store = scenarios_small_log,
                 .fault = &fault};
         // One seed for the clients' choices, so that N walks along one and the same run.
         options.seed = 4242 + (uint64_t)code;
@@ -198,7 +198,7 @@ static bool sweep(struct scenario_result *result, enum io_code code, int error, 
         options.trace = scenarios_trace;
         crash_run(&options, &run);
         (*runs)++;
-        if (!take(result, &run)) {
+        if (!scenarios_take(result, &run)) {
             char text[1200];
             snprintf(text, sizeof text, "%.1100s", result->text);
             snprintf(result->text, sizeof result->text, "error %d at call %" PRIu64 " of kind %d (%s): %s",
@@ -236,13 +236,13 @@ static bool no_room_for_spares(struct scenario_result *result)
                 .points = 20,
                 .generations = 2,
                 .operations = 150,
-                .store = small_log,
+                .store = scenarios_small_log,
                 .sim = {.capacity_bytes = (4 + seed % 6) * 256 * 1024 + 64 * 1024, .slow_per_mille = 10},
                 .sim_given = true};
         struct crash_run_result run;
         options.trace = scenarios_trace;
         crash_run(&options, &run);
-        good = take(result, &run);
+        good = scenarios_take(result, &run);
     }
     snprintf(result->note, sizeof result->note, "%u runs", runs);
     return good;
@@ -262,7 +262,7 @@ static bool short_transfers(struct scenario_result *result)
         struct crash_run_result run;
         options.trace = scenarios_trace;
         crash_run(&options, &run);
-        good = take(result, &run);
+        good = scenarios_take(result, &run);
     }
     snprintf(result->note, sizeof result->note, "%u runs", runs);
     return good;
@@ -276,7 +276,7 @@ static bool failing_recovery(struct scenario_result *result)
             IO_READ, IO_WRITE, IO_FDATASYNC, IO_FSYNC_DIR, IO_OPEN, IO_UNLINK, IO_RENAME};
     for (uint64_t seed = 1; seed <= 3; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
         struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
         for (unsigned i = 0; i < 40; i++)
             script_wait(&script, script_write(&script, volume, i * 7 % 56 * BLOCK_SIZE, 8 * BLOCK_SIZE,
@@ -295,7 +295,7 @@ static bool large_catalog(struct scenario_result *result)
     for (uint64_t seed = 1; seed <= 4; seed++) {
         struct script script;
         struct sim_options sim = {.loop_count = 4, .slow_per_mille = 20};
-        script_begin(&script, seed, &small_log, &sim);
+        script_begin(&script, seed, &scenarios_small_log, &sim);
         struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
         for (unsigned i = 0; i < 11; i++)
             script_wait(&script, script_doc(&script, 8000 + i * 100));
@@ -327,7 +327,7 @@ static bool never_full(struct scenario_result *result)
                 .points = 10,
                 .generations = 2,
                 .operations = 1500,
-                .store = small_log,
+                .store = scenarios_small_log,
                 .workload = {.clients = 3,
                         .max_volumes = 2,
                         .max_blocks = 120,
@@ -337,7 +337,7 @@ static bool never_full(struct scenario_result *result)
         struct crash_run_result run;
         options.trace = scenarios_trace;
         crash_run(&options, &run);
-        if (!take(result, &run))
+        if (!scenarios_take(result, &run))
             return false;
     }
     snprintf(result->note, sizeof result->note, "10 runs of 3000 rewrites over 2 small volumes");
@@ -357,7 +357,7 @@ static bool tight_budget(struct scenario_result *result)
         options.trace = scenarios_trace;
         struct crash_run_result run;
         crash_run(&options, &run);
-        if (!take(result, &run))
+        if (!scenarios_take(result, &run))
             return false;
     }
     return true;
@@ -368,7 +368,7 @@ static bool full_and_back(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 8; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
         struct model_volume *kept = script_create(&script, 16 * BLOCK_SIZE, NULL);
         struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
         script_allow(&script, -ENOSPC);
@@ -396,7 +396,7 @@ static bool full_restarts(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 6; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
         struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
         struct model_volume *small = script_create(&script, 4 * BLOCK_SIZE, NULL);
         script_allow(&script, -ENOSPC);
@@ -424,7 +424,7 @@ static bool cut_in_recovery(struct scenario_result *result)
 {
     for (uint64_t seed = 1; seed <= 4; seed++) {
         struct script script;
-        script_begin(&script, seed, &small_log, &(struct sim_options){.loop_count = 4});
+        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
         struct model_volume *volume = script_create(&script, 64 * BLOCK_SIZE, NULL);
         for (unsigned i = 0; i < 40; i++)
             script_wait(&script, script_write(&script, volume, i * 7 % 56 * BLOCK_SIZE, 8 * BLOCK_SIZE,
@@ -445,7 +445,7 @@ static bool cut_in_init(struct scenario_result *result)
             struct sim_world *world = sim_world_create(seed, &(struct sim_options){.loop_count = 4});
             char why[900] = "";
             sim_world_cut_at(world, io);
-            complete = rig_init(world, &small_log, why, sizeof why) == 0;
+            complete = rig_init(world, &scenarios_small_log, why, sizeof why) == 0;
             struct sim_world *after = sim_world_after_power_cut(world, seed * 1000 + io, NULL);
             bool left = sim_world_in_flight(world) > 0;
             sim_world_destroy(world);
@@ -471,111 +471,6 @@ static bool cut_in_init(struct scenario_result *result)
     return true;
 }
 
-// ---- Damage ----
-
-struct flipping {
-    struct scenario_result *result;
-    uint64_t seed;
-    unsigned refused, unreadable, harmless;
-};
-
-// The world as it is, or as an orderly close leaves it, with everything durable.
-static struct sim_world *to_be_damaged(struct rig *rig, bool closed, struct crash_run_result *run)
-{
-    struct sim_options sim = {.loop_count = 4};
-    struct sim_world *world = sim_world_after_kill(rig->world, 1, &sim);
-    struct rig again;
-    char why[400] = "";
-    if (closed && (rig_open(&again, world, 2, why, sizeof why) < 0 || !rig_close(&again, why, sizeof why))) {
-        run->failed = true;
-        snprintf(run->text, sizeof run->text, "before any damage: %s", why);
-    }
-    return world;
-}
-
-// A flipped bit anywhere gives an error or right data.
-static void flip_bits(void *context, struct rig *rig, struct model *model, struct crash_run_result *run)
-{
-    struct flipping *flipping = context;
-    uint64_t random = flipping->seed;
-    // Two flushes with a record between them: what the first promised is on record as durable.
-    struct script script;
-    script_join(&script, rig, model);
-    struct model_volume *last = script_create(&script, BLOCK_SIZE, NULL);
-    script_wait(&script, script_flush(&script, last));
-    script_raw_write_and_flush(&script, last);
-    bool closed = flipping->seed % 2 == 0;
-    struct sim_world *start = to_be_damaged(rig, closed, run);
-    for (unsigned i = 0; i < 150 && !run->failed; i++) {
-        struct sim_world *after = sim_world_after_kill(start, i, NULL);
-        struct sim_disk *disk = sim_world_disk(after);
-        size_t files = 0;
-        while (sim_disk_path(disk, files) != NULL)
-            files++;
-        char path[200];
-        snprintf(path, sizeof path, "%s", sim_disk_path(disk, sim_random_below(&random, files)));
-        uint64_t size = (uint64_t)sim_disk_size(disk, path), offset = 0;
-        uint8_t byte = 0;
-        if (size == 0) {
-            sim_world_destroy(after);
-            continue;
-        }
-        // Half of the time the beginning of a block, where headers are.
-        for (unsigned attempt = 0; attempt < 200 && byte == 0; attempt++) {
-            offset = sim_random_below(&random, size);
-            if (sim_random(&random) % 2)
-                offset = offset / BLOCK_SIZE * BLOCK_SIZE + sim_random_below(&random, 200);
-            sim_disk_peek(disk, path, offset, &byte, 1);
-        }
-        sim_disk_flip(disk, path, offset, (unsigned)sim_random_below(&random, 8));
-        struct picture picture;
-        char why[1300];
-        int answer = rig_recover(after, &(struct rig_options){.loop_count = 2, .tolerant = true, .seed = i},
-                &picture, why, sizeof why);
-        run->points++;
-        if (answer == -EPROTO || answer == -EDEADLK) {
-            run->failed = true;
-        } else if (answer < 0) {
-            flipping->refused++;
-            continue;
-        } else {
-            flipping->unreadable += picture.first_error != 0;
-            flipping->harmless += picture.first_error == 0;
-            run->failed =
-                    !model_judge(model, &picture, closed ? MODEL_KILLED : MODEL_POWER_CUT, why, sizeof why);
-            picture_free(&picture);
-        }
-        if (run->failed)
-            snprintf(run->text, sizeof run->text, "seed %" PRIu64 ": a bit flipped in %s at %" PRIu64 ": %s",
-                    flipping->seed, path, offset, why);
-    }
-    sim_world_destroy(start);
-}
-
-static bool bit_flips(struct scenario_result *result)
-{
-    struct flipping flipping = {.result = result};
-    for (uint64_t seed = 1; seed <= 6; seed++) {
-        flipping.seed = seed;
-        struct crash_run_options options = {.seed = seed,
-                .points = 1,
-                .generations = 1 + seed % 2,
-                .operations = 120,
-                .store = small_log,
-                .at_end = flip_bits,
-                .context = &flipping};
-        struct crash_run_result run;
-        options.trace = scenarios_trace;
-        crash_run(&options, &run);
-        if (!take(result, &run))
-            return false;
-    }
-    snprintf(result->note, sizeof result->note,
-            "%u stores refused to open, %u had unreadable blocks, %u showed all of it", flipping.refused,
-            flipping.unreadable, flipping.harmless);
-    return true;
-}
-
 const struct scenario scenarios[] = {
         {"slow-write", "an acknowledged write beside a slow large one", slow_write},
         {"rotation", "writes across a change of the log file, then one flush", rotation},
@@ -594,6 +489,6 @@ const struct scenario scenarios[] = {
         {"full-restarts", "a full store, started again and again", full_restarts},
         {"cut-in-recovery", "power cuts at every I/O of a recovery", cut_in_recovery},
         {"cut-in-init", "power cuts at every I/O of store_init", cut_in_init},
-        {"bit-flips", "flipped bits in every kind of stored structure", bit_flips},
+        {"bit-flips", "flipped bits in every kind of stored structure", scenarios_bit_flips},
 };
 const size_t scenarios_count = sizeof scenarios / sizeof scenarios[0];

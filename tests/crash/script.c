@@ -46,6 +46,12 @@ void script_fail(struct script *script, const char *text)
 void script_begin(struct script *script, uint64_t seed, const struct store_config *config,
         const struct sim_options *sim)
 {
+    script_begin_with(script, seed, config, NULL, sim);
+}
+
+void script_begin_with(struct script *script, uint64_t seed, const struct store_config *config,
+        const struct store_config *opening, const struct sim_options *sim)
+{
     *script = (struct script){.seed = seed};
     char why[900];
     struct sim_options traced = *sim;
@@ -55,7 +61,7 @@ void script_begin(struct script *script, uint64_t seed, const struct store_confi
     script->model = model_create(1);
     script->model->trace = scenarios_trace;
     if (rig_init(world, config, why, sizeof why) < 0 ||
-            rig_open(&script->rig, world, 1 + seed % 3, why, sizeof why) < 0)
+            rig_open(&script->rig, world, 1 + seed % 3, opening, why, sizeof why) < 0)
         fail(script, "%s", why);
 }
 
@@ -84,7 +90,10 @@ static void crash(struct script *script, bool power, bool recheck, const struct 
     struct sim_options sim = {.loop_count = 4};
     struct sim_world *after = power ? sim_world_after_power_cut(world_of(script), seed, &sim)
                                     : sim_world_after_kill(world_of(script), seed, &sim);
-    struct rig_options options = {.loop_count = 1 + (unsigned)(seed % 3), .seed = seed, .recheck = recheck};
+    struct rig_options options = {.loop_count = 1 + (unsigned)(seed % 3),
+            .opening = script->rig.opening,
+            .seed = seed,
+            .recheck = recheck};
     struct picture picture;
     char why[1200];
     const char *what = power ? "power cut" : "kill";
@@ -397,10 +406,11 @@ void script_interrupt_recovery(struct script *script)
 {
     struct sim_options sim = {.loop_count = 4, .trace = scenarios_trace};
     struct sim_world *world = sim_world_after_power_cut(world_of(script), script->seed, &sim);
+    struct rig_options calm = {.loop_count = 2, .opening = script->rig.opening};
     struct picture first, picture;
     char why[1200];
-    if (script->failed || rig_recover(sim_world_after_kill(world, 1, &sim),
-                                  &(struct rig_options){.loop_count = 2}, &first, why, sizeof why) < 0) {
+    if (script->failed ||
+            rig_recover(sim_world_after_kill(world, 1, &sim), &calm, &first, why, sizeof why) < 0) {
         fail(script, "recovery: %s", why);
         sim_world_destroy(world);
         return;
@@ -412,7 +422,7 @@ void script_interrupt_recovery(struct script *script)
         // What the interrupted recovery left becomes the start of the next: damage would add up.
         sim_world_cut_at(world, io);
         struct rig rig;
-        complete = rig_open(&rig, world, 1 + io % 3, why, sizeof why) == 0;
+        complete = rig_open(&rig, world, 1 + io % 3, script->rig.opening, why, sizeof why) == 0;
         if (complete && !rig_close(&rig, why, sizeof why))
             fail(script, "recovery cut at I/O %" PRIu64 ": %s", io, why);
         complete = complete && !sim_world_is_cut(world);
@@ -420,8 +430,7 @@ void script_interrupt_recovery(struct script *script)
         sim_world_destroy(world);
         world = next;
         script->points++;
-        if (rig_recover(sim_world_after_kill(world, io, &sim), &(struct rig_options){.loop_count = 2},
-                    &picture, why, sizeof why) < 0) {
+        if (rig_recover(sim_world_after_kill(world, io, &sim), &calm, &picture, why, sizeof why) < 0) {
             fail(script, "recovery cut at I/O %" PRIu64 ", then: %s", io, why);
             break;
         }
@@ -453,14 +462,14 @@ void script_restart(struct script *script, bool kill)
         fail(script, "close: %s", why);
     if (kill)
         sim_world_destroy(old);
-    if (rig_open(&script->rig, next, 1 + script->seed % 3, why, sizeof why) < 0)
+    if (rig_open(&script->rig, next, 1 + script->seed % 3, script->rig.opening, why, sizeof why) < 0)
         fail(script, "after %s: %s", kill ? "a kill" : "an orderly close", why);
 }
 
 void script_fail_recovery(struct script *script, enum io_code code)
 {
     struct sim_options sim = {.loop_count = 4};
-    struct rig_options calm = {.loop_count = 2};
+    struct rig_options calm = {.loop_count = 2, .opening = script->rig.opening};
     struct picture first, picture;
     char why[1000];
     if (script->failed)
@@ -476,7 +485,7 @@ void script_fail_recovery(struct script *script, enum io_code code)
         struct sim_world *world = sim_world_after_kill(start, nth, &sim);
         sim_world_fault(world, &(struct sim_fault){.code = code, .nth = nth, .error = EIO});
         struct rig rig;
-        int result = rig_open(&rig, world, 1 + nth % 3, why, sizeof why);
+        int result = rig_open(&rig, world, 1 + nth % 3, script->rig.opening, why, sizeof why);
         hit = sim_world_faults_hit(world) > 0;
         unsigned files = sim_world_open_files(world), operations = sim_world_in_flight(world);
         if (result < 0 && (!hit || files > 0 || operations > 0))

@@ -23,8 +23,11 @@ struct script {
     char text[1500];
 };
 
+// `opening` (may be NULL) as for rig_open, for this store and all that are recovered from it.
 void script_begin(struct script *script, uint64_t seed, const struct store_config *config,
         const struct sim_options *sim);
+void script_begin_with(struct script *script, uint64_t seed, const struct store_config *config,
+        const struct store_config *opening, const struct sim_options *sim);
 void script_join(struct script *script, const struct rig *rig, struct model *model);
 // Creates a volume and waits for it; over a base when given. Never NULL.
 struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent);

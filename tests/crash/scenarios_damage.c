@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Damage: flipped bits in everything that is stored.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/crash/scenarios_private.h"
+#include "tests/crash/script.h"
+#include "tests/sim/sim_checkpoint.h"
+
+struct flipping {
+    struct scenario_result *result;
+    uint64_t seed;
+    unsigned refused, unreadable, harmless;
+};
+
+// The world as it is, or as an orderly close leaves it, with everything durable.
+static struct sim_world *to_be_damaged(struct rig *rig, bool closed, struct crash_run_result *run)
+{
+    struct sim_options sim = {.loop_count = 4};
+    struct sim_world *world = sim_world_after_kill(rig->world, 1, &sim);
+    struct rig again;
+    char why[400] = "";
+    if (closed && (rig_open(&again, world, 2, rig->opening, why, sizeof why) < 0 ||
+                          !rig_close(&again, why, sizeof why))) {
+        run->failed = true;
+        snprintf(run->text, sizeof run->text, "before any damage: %s", why);
+    }
+    return world;
+}
+
+// Flips one bit that matters: in a file, or in a row of the checkpoint. False when it found nothing to flip.
+static bool flip_something(struct sim_disk *disk, uint64_t *random, char *what, size_t what_size)
+{
+    const char *found[2000];
+    size_t count = 0, segments = 0;
+    uint64_t dice = sim_random_below(random, 100);
+    if (dice < 12) {
+        snprintf(what, what_size, "a row of the checkpoint");
+        return sim_checkpoint_flip(disk, RIG_DIRECTORY "/catalog", sim_random(random)) == 0;
+    }
+    for (size_t i = 0; sim_disk_path(disk, i) != NULL; i++)
+        segments += strstr(sim_disk_path(disk, i), "/segments/") != NULL;
+    for (size_t i = 0; sim_disk_path(disk, i) != NULL && count < 2000; i++) {
+        bool segment = strstr(sim_disk_path(disk, i), "/segments/") != NULL;
+        if (segments == 0 || segment == (dice < 60))
+            found[count++] = sim_disk_path(disk, i);
+    }
+    const char *path = found[sim_random_below(random, count)];
+    uint64_t size = (uint64_t)sim_disk_size(disk, path), offset = 0;
+    uint8_t byte = 0;
+    if (size == 0)
+        return false;
+    // Half of the time the beginning of a block, where headers are; sometimes the end, where footers are.
+    for (unsigned attempt = 0; attempt < 200 && byte == 0; attempt++) {
+        offset = sim_random_below(random, size);
+        if (sim_random(random) % 2)
+            offset = offset / BLOCK_SIZE * BLOCK_SIZE + sim_random_below(random, 200);
+        else if (sim_random(random) % 4 == 0)
+            offset = size - 1 - sim_random_below(random, size < 3 * BLOCK_SIZE ? size : 3 * BLOCK_SIZE);
+        sim_disk_peek(disk, path, offset, &byte, 1);
+    }
+    snprintf(what, what_size, "%s at %" PRIu64, path, offset);
+    sim_disk_flip(disk, path, offset, (unsigned)sim_random_below(random, 8));
+    return true;
+}
+
+// A flipped bit anywhere gives an error or right data.
+static void flip_bits(void *context, struct rig *rig, struct model *model, struct crash_run_result *run)
+{
+    struct flipping *flipping = context;
+    uint64_t random = flipping->seed;
+    // Two flushes with a record between them: what the first promised is on record as durable.
+    struct script script;
+    script_join(&script, rig, model);
+    struct model_volume *last = script_create(&script, BLOCK_SIZE, NULL);
+    script_wait(&script, script_flush(&script, last));
+    script_raw_write_and_flush(&script, last);
+    bool closed = flipping->seed % 2 == 0;
+    struct sim_world *start = to_be_damaged(rig, closed, run);
+    for (unsigned i = 0; i < 150 && !run->failed; i++) {
+        struct sim_world *after = sim_world_after_kill(start, i, NULL);
+        char what[240] = "";
+        if (!flip_something(sim_world_disk(after), &random, what, sizeof what)) {
+            sim_world_destroy(after);
+            continue;
+        }
+        struct rig_options options = {.loop_count = 2, .opening = rig->opening, .tolerant = true, .seed = i};
+        struct picture picture;
+        char why[1200];
+        int answer = rig_recover(after, &options, &picture, why, sizeof why);
+        run->points++;
+        if (answer == -EPROTO || answer == -EDEADLK) {
+            run->failed = true;
+        } else if (answer < 0) {
+            flipping->refused++;
+            continue;
+        } else {
+            flipping->unreadable += picture.first_error != 0;
+            flipping->harmless += picture.first_error == 0;
+            run->failed =
+                    !model_judge(model, &picture, closed ? MODEL_KILLED : MODEL_POWER_CUT, why, sizeof why);
+            picture_free(&picture);
+        }
+        if (run->failed)
+            snprintf(run->text, sizeof run->text, "seed %" PRIu64 ": a bit flipped in %s: %s", flipping->seed,
+                    what, why);
+    }
+    sim_world_destroy(start);
+}
+
+bool scenarios_bit_flips(struct scenario_result *result)
+{
+    struct flipping flipping = {.result = result};
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        flipping.seed = seed;
+        struct crash_run_options options = {.seed = seed,
+                .points = 1,
+                .generations = 1 + seed % 2,
+                .operations = 120,
+                .store = scenarios_small_log,
+                .at_end = flip_bits,
+                .context = &flipping};
+        struct crash_run_result run;
+        options.trace = scenarios_trace;
+        crash_run(&options, &run);
+        if (!scenarios_take(result, &run))
+            return false;
+    }
+    snprintf(result->note, sizeof result->note,
+            "%u stores refused to open, %u had unreadable blocks, %u showed all of it", flipping.refused,
+            flipping.unreadable, flipping.harmless);
+    return true;
+}
