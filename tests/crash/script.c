@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/script.h"
+#include "tests/crash/script_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,27 +11,13 @@
 #include "tests/crash/fill.h"
 #include "tests/crash/scenarios.h"
 
-struct script_io {
-    struct volume_io io; // first
-    struct script *script;
-    struct model_op *op;
-    uint64_t began;
-    bool done, flush;
-    int result;
-};
-
-static struct sim_world *world_of(struct script *script)
-{
-    return script->rig.world;
-}
-
-__attribute__((format(printf, 2, 3))) static void fail(struct script *script, const char *format, ...)
+void script_blame(struct script *script, const char *format, ...)
 {
     if (script->failed)
         return;
     script->failed = true;
     int used = snprintf(script->text, sizeof script->text, "script seed %" PRIu64 " I/O %" PRIu64 ": ",
-            script->seed, sim_world_io_count(world_of(script)));
+            script->seed, sim_world_io_count(script->rig.world));
     va_list args;
     va_start(args, format);
     vsnprintf(script->text + used, sizeof script->text - (size_t)used, format, args);
@@ -40,7 +26,7 @@ __attribute__((format(printf, 2, 3))) static void fail(struct script *script, co
 
 void script_fail(struct script *script, const char *text)
 {
-    fail(script, "%s", text);
+    script_blame(script, "%s", text);
 }
 
 void script_begin(struct script *script, uint64_t seed, const struct store_config *config,
@@ -62,7 +48,7 @@ void script_begin_with(struct script *script, uint64_t seed, const struct store_
     script->model->trace = scenarios_trace;
     if (rig_init(world, config, why, sizeof why) < 0 ||
             rig_open(&script->rig, world, 1 + seed % 3, opening, why, sizeof why) < 0)
-        fail(script, "%s", why);
+        script_blame(script, "%s", why);
 }
 
 void script_join(struct script *script, const struct rig *rig, struct model *model)
@@ -73,7 +59,7 @@ void script_join(struct script *script, const struct rig *rig, struct model *mod
 void script_cut_always(struct script *script, bool on)
 {
     script->cut_always = on;
-    script->last_io = sim_world_io_count(world_of(script));
+    script->last_io = sim_world_io_count(script->rig.world);
 }
 
 void script_allow(struct script *script, int error)
@@ -83,13 +69,13 @@ void script_allow(struct script *script, int error)
 
 // ---- Crash points ----
 
-static void crash(struct script *script, bool power, bool recheck, const struct picture *same_as)
+void script_crash(struct script *script, bool power, bool recheck, const struct picture *same_as)
 {
-    uint64_t io = sim_world_io_count(world_of(script)), random = script->seed * 1000003 + io * 2 + power;
+    uint64_t io = sim_world_io_count(script->rig.world), random = script->seed * 1000003 + io * 2 + power;
     uint64_t seed = sim_random(&random);
     struct sim_options sim = {.loop_count = 4};
-    struct sim_world *after = power ? sim_world_after_power_cut(world_of(script), seed, &sim)
-                                    : sim_world_after_kill(world_of(script), seed, &sim);
+    struct sim_world *after = power ? sim_world_after_power_cut(script->rig.world, seed, &sim)
+                                    : sim_world_after_kill(script->rig.world, seed, &sim);
     struct rig_options options = {.loop_count = 1 + (unsigned)(seed % 3),
             .opening = script->rig.opening,
             .seed = seed,
@@ -99,27 +85,27 @@ static void crash(struct script *script, bool power, bool recheck, const struct 
     const char *what = power ? "power cut" : "kill";
     script->points++;
     if (rig_recover(after, &options, &picture, why, sizeof why) < 0) {
-        fail(script, "%s: %s", what, why);
+        script_blame(script, "%s: %s", what, why);
         return;
     }
     if (!model_judge(script->model, &picture, power ? MODEL_POWER_CUT : MODEL_KILLED, why, sizeof why))
-        fail(script, "%s: %s", what, why);
+        script_blame(script, "%s: %s", what, why);
     else if (same_as != NULL && picture_differ(same_as, &picture, why, sizeof why))
-        fail(script, "%s; live and recovered differ: %s", what, why);
+        script_blame(script, "%s; live and recovered differ: %s", what, why);
     picture_free(&picture);
 }
 
 static void step(struct script *script)
 {
-    if (sim_world_step(world_of(script)) == 0)
-        fail(script, "nothing is left to happen, and a request is not answered");
-    if (sim_world_violation(world_of(script)) != NULL)
-        fail(script, "contract of the I/O seam: %s", sim_world_violation(world_of(script)));
-    uint64_t io = sim_world_io_count(world_of(script));
+    if (sim_world_step(script->rig.world) == 0)
+        script_blame(script, "nothing is left to happen, and a request is not answered");
+    if (sim_world_violation(script->rig.world) != NULL)
+        script_blame(script, "contract of the I/O seam: %s", sim_world_violation(script->rig.world));
+    uint64_t io = sim_world_io_count(script->rig.world);
     if (!script->cut_always || io == script->last_io || script->failed)
         return;
     script->last_io = io;
-    crash(script, io % 3 != 0, io % 16 == 0, NULL);
+    script_crash(script, io % 3 != 0, io % 16 == 0, NULL);
 }
 
 // ---- Requests ----
@@ -140,8 +126,15 @@ static void answered(struct script_io *io, int result, bool durable)
     struct script *script = io->script;
     io->done = true;
     io->result = result;
-    if (result < 0 && result != script->allowed && !sim_world_is_cut(world_of(script)))
-        fail(script, "a request answered %d (%s)", result, strerror(-result));
+    if (result < 0 && result != script->allowed && !sim_world_is_cut(script->rig.world))
+        script_blame(script, "a request answered %d (%s)", result, strerror(-result));
+    char why[800];
+    if (io->read != NULL && result == 0 && !sim_world_is_cut(script->rig.world) &&
+            !model_judge_read(script->model, io->read, NULL, io->io.offset, io->io.buffer, io->io.length,
+                    io->began, why, sizeof why))
+        script_blame(script, "%s", why);
+    if (io->read != NULL)
+        model_read_end(script->model, io->began);
     if (io->flush && result == 0)
         model_flushed(script->model, io->began);
     else if (io->op != NULL)
@@ -183,7 +176,7 @@ static struct volume *handle_of(struct script *script, struct model_volume *volu
     }
     if (script->handle[id] == NULL &&
             volume_open(script->rig.store, (struct volume_id){id}, &script->handle[id]) < 0)
-        fail(script, "volume %zu cannot be opened", id);
+        script_blame(script, "volume %zu cannot be opened", id);
     return script->handle[id];
 }
 
@@ -207,8 +200,22 @@ struct script_io *script_write(
             .offset = offset,
             .length = length,
             .buffer = io_buffer_alloc(length)};
+    if (script->distinct > 0)
+        io->op->fill = fill_shared(script->distinct, io->op->id);
     fill_bytes(io->op->fill, offset, io->io.buffer, length);
     model_touch(script->model, io->op, volume, offset, length);
+    submit(script, volume, io);
+    return io;
+}
+
+struct script_io *script_read(
+        struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length)
+{
+    struct script_io *io = new_io(script);
+    io->read = volume;
+    io->began = model_read_begin(script->model);
+    io->io = (struct volume_io){
+            .op = VOLUME_READ, .offset = offset, .length = length, .buffer = io_buffer_alloc(length)};
     submit(script, volume, io);
     return io;
 }
@@ -230,7 +237,7 @@ void script_raw_write_and_flush(struct script *script, struct model_volume *volu
     io->io.op = VOLUME_FLUSH;
     submit(script, volume, io);
     script_wait(script, io);
-    sim_world_settle(world_of(script));
+    sim_world_settle(script->rig.world);
     for (size_t i = 0; i < script->handle_count; i++)
         script->handle[i] = volume_close(script->handle[i]);
     for (size_t i = 0; i < script->io_count; i++)
@@ -320,7 +327,7 @@ void script_open_race(struct script *script, struct model_volume *volume)
             volume_open(script->rig.store, (struct volume_id){volume->object.id}, &handle);
     }
     if (handle != NULL && io->result == 0)
-        fail(script, "a volume could be opened, and was deleted while it was open");
+        script_blame(script, "a volume could be opened, and was deleted while it was open");
     else
         volume_close(handle);
 }
@@ -377,164 +384,4 @@ struct script_io *script_doc(struct script *script, size_t body_bytes)
     free(doc.body);
     txn_commit(txn, 0, txn_done, io);
     return io;
-}
-
-// ---- Looking ----
-
-void script_look(struct script *script)
-{
-    for (size_t i = 0; i < script->io_count; i++)
-        script_wait(script, script->io[i]);
-    if (script->failed)
-        return;
-    sim_world_settle(world_of(script));
-    struct picture live;
-    char why[1200];
-    if (picture_take(world_of(script), script->rig.store, false, &live) < 0)
-        fail(script, "live: %s answered %d", live.where, live.first_error);
-    else if (!model_judge(script->model, &live, MODEL_LIVE, why, sizeof why))
-        fail(script, "live: %s", why);
-    sim_world_settle(world_of(script));
-    if (!script->failed)
-        crash(script, false, true, &live);
-    if (!script->failed)
-        model_observe(script->model, &live);
-    picture_free(&live);
-}
-
-void script_interrupt_recovery(struct script *script)
-{
-    struct sim_options sim = {.loop_count = 4, .trace = scenarios_trace};
-    struct sim_world *world = sim_world_after_power_cut(world_of(script), script->seed, &sim);
-    struct rig_options calm = {.loop_count = 2, .opening = script->rig.opening};
-    struct picture first, picture;
-    char why[1200];
-    if (script->failed ||
-            rig_recover(sim_world_after_kill(world, 1, &sim), &calm, &first, why, sizeof why) < 0) {
-        fail(script, "recovery: %s", why);
-        sim_world_destroy(world);
-        return;
-    }
-    if (!model_judge(script->model, &first, MODEL_POWER_CUT, why, sizeof why))
-        fail(script, "power cut: %s", why);
-    bool complete = false;
-    for (uint64_t io = 1; !complete && !script->failed; io++) {
-        // What the interrupted recovery left becomes the start of the next: damage would add up.
-        sim_world_cut_at(world, io);
-        struct rig rig;
-        complete = rig_open(&rig, world, 1 + io % 3, script->rig.opening, why, sizeof why) == 0;
-        if (complete && !rig_close(&rig, why, sizeof why))
-            fail(script, "recovery cut at I/O %" PRIu64 ": %s", io, why);
-        complete = complete && !sim_world_is_cut(world);
-        struct sim_world *next = sim_world_after_power_cut(world, script->seed * 7919 + io, &sim);
-        sim_world_destroy(world);
-        world = next;
-        script->points++;
-        if (rig_recover(sim_world_after_kill(world, io, &sim), &calm, &picture, why, sizeof why) < 0) {
-            fail(script, "recovery cut at I/O %" PRIu64 ", then: %s", io, why);
-            break;
-        }
-        if (picture_differ(&first, &picture, why, sizeof why))
-            fail(script, "recovery cut at I/O %" PRIu64 " ends in another state: %s", io, why);
-        picture_free(&picture);
-    }
-    picture_free(&first);
-    sim_world_destroy(world);
-}
-
-void script_restart(struct script *script, bool kill)
-{
-    char why[1000];
-    for (size_t i = 0; i < script->io_count; i++)
-        script_wait(script, script->io[i]);
-    if (script->failed)
-        return;
-    sim_world_settle(world_of(script));
-    for (size_t i = 0; i < script->handle_count; i++)
-        script->handle[i] = volume_close(script->handle[i]);
-    struct sim_world *old = world_of(script), *next = old;
-    if (kill) {
-        next = sim_world_after_kill(old, script->seed + script->points, NULL);
-        sim_world_cut(old);
-    }
-    script->points++;
-    if (!rig_close(&script->rig, why, sizeof why))
-        fail(script, "close: %s", why);
-    if (kill)
-        sim_world_destroy(old);
-    if (rig_open(&script->rig, next, 1 + script->seed % 3, script->rig.opening, why, sizeof why) < 0)
-        fail(script, "after %s: %s", kill ? "a kill" : "an orderly close", why);
-}
-
-void script_fail_recovery(struct script *script, enum io_code code)
-{
-    struct sim_options sim = {.loop_count = 4};
-    struct rig_options calm = {.loop_count = 2, .opening = script->rig.opening};
-    struct picture first, picture;
-    char why[1000];
-    if (script->failed)
-        return;
-    struct sim_world *start = sim_world_after_power_cut(world_of(script), script->seed, &sim);
-    if (rig_recover(sim_world_after_kill(start, 1, &sim), &calm, &first, why, sizeof why) < 0) {
-        fail(script, "recovery: %s", why);
-        sim_world_destroy(start);
-        return;
-    }
-    bool hit = true;
-    for (uint64_t nth = 1; hit && !script->failed; nth++) {
-        struct sim_world *world = sim_world_after_kill(start, nth, &sim);
-        sim_world_fault(world, &(struct sim_fault){.code = code, .nth = nth, .error = EIO});
-        struct rig rig;
-        int result = rig_open(&rig, world, 1 + nth % 3, script->rig.opening, why, sizeof why);
-        hit = sim_world_faults_hit(world) > 0;
-        unsigned files = sim_world_open_files(world), operations = sim_world_in_flight(world);
-        if (result < 0 && (!hit || files > 0 || operations > 0))
-            fail(script,
-                    "error at call %" PRIu64 " of kind %d in a recovery left %u files, %u operations; %s",
-                    nth, code, files, operations, why);
-        if (result == 0 && !rig_close(&rig, why, sizeof why))
-            fail(script, "error at call %" PRIu64 " of kind %d in a recovery, then close: %s", nth, code,
-                    why);
-        struct sim_world *next = sim_world_after_power_cut(world, script->seed * 31 + nth, &sim);
-        sim_world_destroy(world);
-        script->points++;
-        if (rig_recover(next, &calm, &picture, why, sizeof why) < 0) {
-            fail(script, "error at call %" PRIu64 " of kind %d in a recovery, the next: %s", nth, code, why);
-            break;
-        }
-        if (picture_differ(&first, &picture, why, sizeof why))
-            fail(script, "error at call %" PRIu64 " of kind %d in a recovery, the next is another: %s", nth,
-                    code, why);
-        picture_free(&picture);
-    }
-    picture_free(&first);
-    sim_world_destroy(start);
-}
-
-bool script_end(struct script *script, uint64_t *points, char *text, size_t text_size)
-{
-    char why[900];
-    script_look(script);
-    if (script->failed)
-        sim_world_cut(world_of(script));
-    bool hung = false;
-    for (size_t i = 0; i < script->io_count; i++)
-        while (!script->io[i]->done && !hung)
-            hung = sim_world_step(world_of(script)) == 0;
-    for (size_t i = 0; i < script->handle_count && !hung; i++)
-        volume_close(script->handle[i]);
-    if (!hung && script->rig.store != NULL && !rig_close(&script->rig, why, sizeof why))
-        fail(script, "close: %s", why);
-    for (size_t i = 0; i < script->io_count && !hung; i++)
-        free(script->io[i]);
-    if (!hung) {
-        sim_world_destroy(world_of(script));
-        model_destroy(script->model);
-        free(script->io);
-        free(script->handle);
-    }
-    *points += script->points;
-    if (script->failed)
-        snprintf(text, text_size, "%s", script->text);
-    return !script->failed;
 }

@@ -14,7 +14,8 @@ struct script {
     bool joined; // rig and model are the caller's
     uint64_t seed, points, last_io;
     bool cut_always;
-    int allowed; // an error that requests may answer
+    int allowed;       // an error that requests may answer
+    unsigned distinct; // writes are copies of so many blocks; 0 = each has bytes of its own
     struct script_io **io;
     size_t io_count;
     struct volume **handle; // per model volume id, sparse
@@ -41,6 +42,9 @@ void script_delete(struct script *script, struct model_volume *volume); // waits
 // Starting; the io stays valid until script_end.
 struct script_io *script_write(
         struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length, unsigned flags);
+// Judged when it is answered.
+struct script_io *script_read(
+        struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length);
 struct script_io *script_flush(struct script *script, struct model_volume *volume);
 struct script_io *script_fork(
         struct script *script, struct model_volume *volume); // freeze, child and doc in one
