@@ -3,9 +3,10 @@
 // replay of the log begins, which segments there are, and the sealed roots of volumes and bases.
 //
 // Threads: one at a time (the checkpointing task, or start-up). Calls block. Durability: a commit that
-// answered 0 is durable; one that failed has changed nothing. LMDB does its own I/O, outside the seam: a loop
-// whose ops->checkpoint_db is set (the simulator) brings its own implementation, in which a commit is one
-// atomic step.
+// answered 0 is durable. One that failed with -ENOSPC has changed nothing; after any other failure of LMDB's
+// the file holds the state before or after, and further commits answer -ESTALE. LMDB does its own I/O,
+// outside the seam: a loop whose ops->checkpoint_db is set (the simulator) brings its own implementation, in
+// which a commit is one atomic step.
 #pragma once
 
 #include "blockstore/error.h"
@@ -33,8 +34,11 @@ struct checkpoint_db_ops {
     void (*close)(void *handle);
 };
 
-// read_only: never writes, and works beside a running owner. -ENOENT: there is no checkpoint yet (read_only).
-// map_bytes: address space for LMDB, 0 = default.
+// `directory` (STORE/catalog) is made when it is missing, unless read_only. read_only: never writes, takes no
+// lock, and works beside a running owner and in a directory that may not be written to. The owner is alone:
+// whoever opens for writing holds the store's lock. The whole content is checked. -ENOENT: there is no
+// checkpoint yet (read_only); -EBADMSG: damaged, cut, empty, missing beside its lock file, or something
+// else; -EPROTO: of a newer program. map_bytes: the most that the file can grow to, 0 = default.
 int checkpoint_db_open(struct loop *loop, const char *directory, bool read_only, uint64_t map_bytes,
         struct checkpoint_db **ret_db, struct error *err);
 struct checkpoint_db *checkpoint_db_close(struct checkpoint_db *db);
