@@ -244,7 +244,7 @@ static void apply_create(struct store *store, const struct txn_op *op)
     struct tree tree = tree_empty(volume_blocks_of(op->size_bytes));
     struct base *parent = op->base != 0 ? catalog_base(store, op->base) : NULL;
     if (parent != NULL) {
-        tree = tree_share(parent->tree);
+        tree = tree_share(tree_look(&parent->tree));
         tree_grow(&store->space, &tree, tree_new_owner(&store->space), volume_blocks_of(op->size_bytes));
     }
     catalog_volume_add(store, &info, tree, 1);

@@ -1,33 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "snapshot/tree.h"
+// Nodes, changes and lookups. Who may touch what from where: see tree_seal.c.
+#include "snapshot/tree_private.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct tree_node {
-    _Atomic uint64_t refs;
-    uint64_t owner;
-    locator_t slots[TREE_FANOUT];
-};
 
 uint64_t tree_new_owner(struct tree_space *space)
 {
     return atomic_fetch_add(&space->next_owner, 1) + 1;
-}
-
-static struct tree_node *node_of(locator_t slot)
-{
-    return (slot & 15) == LOCATOR_POINTER ? (struct tree_node *)(uintptr_t)slot : NULL;
-}
-
-static locator_t slot_of(struct tree_node *node)
-{
-    return (locator_t)(uintptr_t)node;
-}
-
-static uint64_t span_of(unsigned level) // blocks under one slot of a node at this level (0 = leaf)
-{
-    return UINT64_C(1) << (TREE_FANOUT_BITS * level);
 }
 
 struct tree tree_empty(uint64_t blocks)
@@ -38,48 +19,112 @@ struct tree tree_empty(uint64_t blocks)
     return tree;
 }
 
-struct tree tree_share(struct tree tree)
+static void node_share(struct tree_node *node) // accepts NULL
 {
-    struct tree_node *node = node_of(tree.root);
     if (node != NULL)
         atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
+}
+
+struct tree tree_share(struct tree tree)
+{
+    node_share(node_of(tree.root));
     return tree;
 }
 
+struct tree tree_look(const struct tree *tree)
+{
+    return (struct tree){.root = root_load(tree), .height = tree->height};
+}
+
+// ---- Twins ----
+
+struct tree_twin *tree_twin_share(struct tree_twin *twin)
+{
+    if (twin != NULL)
+        atomic_fetch_add_explicit(&twin->refs, 1, memory_order_relaxed);
+    return twin;
+}
+
+void tree_twin_drop(struct tree_twin *twin)
+{
+    while (twin != NULL && atomic_fetch_sub_explicit(&twin->refs, 1, memory_order_acq_rel) == 1) {
+        struct tree_twin *next = twin->next;
+        free(twin);
+        twin = next;
+    }
+}
+
+// The node's source, without those that can never be sealed any more: a chain does not grow with history.
+static struct tree_twin *live_source(struct tree_node *node)
+{
+    struct tree_twin *source = atomic_load_explicit(&node->source, memory_order_acquire);
+    while (source != NULL && atomic_load_explicit(&source->dead, memory_order_acquire) &&
+            atomic_load(&source->sealed) == TREE_NOT_SEALED)
+        source = source->next;
+    return tree_twin_share(source);
+}
+
+struct tree_twin *tree_node_twin(struct tree_node *node, unsigned level)
+{
+    struct tree_twin *twin = atomic_load_explicit(&node->twin, memory_order_acquire);
+    if (twin != NULL)
+        return twin;
+    struct tree_twin *made = malloc(sizeof *made);
+    if (made == NULL)
+        abort();
+    atomic_init(&made->refs, 1);
+    atomic_init(&made->sealed, TREE_NOT_SEALED);
+    atomic_init(&made->dead, false);
+    made->level = level;
+    made->next = live_source(node);
+    if (atomic_compare_exchange_strong(&node->twin, &twin, made))
+        return made;
+    tree_twin_drop(made); // another loop was quicker
+    return twin;
+}
+
+// ---- Nodes ----
+
 static struct tree_node *node_new(struct tree_space *space, uint64_t owner)
 {
-    struct tree_node *node = aligned_alloc(16, sizeof *node);
+    struct tree_node *node = aligned_alloc(16, (sizeof *node + 15) & ~(size_t)15);
     if (node == NULL)
         abort();
     atomic_init(&node->refs, 1);
     node->owner = owner;
+    atomic_init(&node->under, LOCATOR_UNMAPPED);
+    atomic_init(&node->twin, NULL);
+    atomic_init(&node->source, NULL);
+    node->inherit = 0;
     atomic_fetch_add_explicit(&space->nodes, 1, memory_order_relaxed);
     return node;
 }
 
-// Takes or gives back one log reference per log locator, a file's run at a time.
-static void leaf_refs(struct tree_space *space, const locator_t *slots, unsigned count, bool take)
+// Takes or gives back one log reference per log locator, a file's run at a time. (Of slots that nobody
+// patches meanwhile: the caller's own, or those of a node that nobody else has.)
+static void leaf_refs(struct tree_space *space, const _Atomic locator_t *slots, unsigned count, bool take)
 {
     if (space->log == NULL) // no references are kept
         return;
     for (unsigned i = 0; i < count;) {
-        if (!locator_is_log(slots[i])) {
+        locator_t slot = slot_load(&slots[i]);
+        if (!locator_is_log(slot)) {
             i++;
             continue;
         }
         unsigned end = i + 1;
-        while (end < count && locator_is_log(slots[end]) &&
-                locator_log_file(slots[end]) == locator_log_file(slots[i]))
+        while (end < count && locator_is_log(slot_load(&slots[end])) &&
+                locator_log_file(slot_load(&slots[end])) == locator_log_file(slot))
             end++;
         if (take)
-            log_ref(space->log, slots[i], end - i);
+            log_ref(space->log, slot, end - i);
         else
-            log_unref(space->log, slots[i], end - i);
+            log_unref(space->log, slot, end - i);
         i = end;
     }
 }
 
-static void slot_drop(struct tree_space *space, locator_t slot, unsigned level)
+void tree_slot_drop(struct tree_space *space, locator_t slot, unsigned level)
 {
     struct tree_node *node = node_of(slot);
     if (node == NULL || atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
@@ -88,42 +133,75 @@ static void slot_drop(struct tree_space *space, locator_t slot, unsigned level)
         leaf_refs(space, node->slots, TREE_FANOUT, false);
     } else {
         for (unsigned i = 0; i < TREE_FANOUT; i++)
-            slot_drop(space, node->slots[i], level - 1);
+            tree_slot_drop(space, slot_load(&node->slots[i]), level - 1);
     }
+    struct tree_twin *twin = atomic_load_explicit(&node->twin, memory_order_acquire);
+    if (twin != NULL)
+        atomic_store_explicit(&twin->dead, true, memory_order_release);
+    tree_twin_drop(twin);
+    tree_twin_drop(atomic_load_explicit(&node->source, memory_order_acquire));
     atomic_fetch_sub_explicit(&space->nodes, 1, memory_order_relaxed);
     free(node);
 }
 
 void tree_drop(struct tree_space *space, struct tree *tree)
 {
-    slot_drop(space, tree->root, tree->height - 1);
+    tree_slot_drop(space, tree->root, tree->height - 1);
     tree->root = LOCATOR_UNMAPPED;
 }
 
-// The node under *slot, at `level`, made the owner's own.
-static struct tree_node *own_node(struct tree_space *space, locator_t *slot, unsigned level, uint64_t owner)
+// The source before `under`: who sees no source any more must see the `under` that made it needless.
+static void copy_node(struct tree_space *space, struct tree_node *old, struct tree_node *node, unsigned level)
 {
-    struct tree_node *old = node_of(*slot);
+    if (old->inherit > 0) {
+        node->inherit = old->inherit;
+        atomic_init(&node->source, tree_twin_share(tree_node_twin(old, level)));
+        slot_store(&node->under, slot_load(&old->under));
+    }
+    for (unsigned i = 0; i < TREE_FANOUT; i++)
+        atomic_init(&node->slots[i], slot_load(&old->slots[i]));
+    if (level == 0) {
+        leaf_refs(space, node->slots, TREE_FANOUT, true);
+    } else {
+        for (unsigned i = 0; i < TREE_FANOUT; i++)
+            node_share(node_of(slot_load(&node->slots[i])));
+    }
+}
+
+// A node at `level` that says what `slot` says. A slot that inherits is its parent's.
+static void make_over(struct tree_node *node, locator_t slot, unsigned level, struct tree_node *parent)
+{
+    if (slot == LOCATOR_INHERIT) {
+        locator_t under = slot_load(&parent->under);
+        if (locator_is_segment(under)) {
+            atomic_init(&node->source, live_source(parent));
+            slot_store(&node->under, under);
+        } else {
+            slot = under;
+        }
+    } else if (locator_is_segment(slot)) {
+        slot_store(&node->under, under_pack(slot, level));
+        slot = LOCATOR_INHERIT;
+    }
+    node->inherit = slot == LOCATOR_INHERIT ? TREE_FANOUT : 0;
+    for (unsigned i = 0; i < TREE_FANOUT; i++)
+        atomic_init(&node->slots[i], slot);
+}
+
+// The node under `slot`, at `level`, made the owner's own. Takes over the slot's reference.
+static struct tree_node *own_node(
+        struct tree_space *space, locator_t slot, unsigned level, uint64_t owner, struct tree_node *parent)
+{
+    struct tree_node *old = node_of(slot);
     if (old != NULL && old->owner == owner)
         return old;
     struct tree_node *node = node_new(space, owner);
-    if (old == NULL) {
-        for (unsigned i = 0; i < TREE_FANOUT; i++)
-            node->slots[i] = *slot;
+    if (old != NULL) {
+        copy_node(space, old, node, level);
+        tree_slot_drop(space, slot, level);
     } else {
-        memcpy(node->slots, old->slots, sizeof node->slots);
-        if (level == 0) {
-            leaf_refs(space, node->slots, TREE_FANOUT, true);
-        } else {
-            for (unsigned i = 0; i < TREE_FANOUT; i++) {
-                struct tree_node *child = node_of(node->slots[i]);
-                if (child != NULL)
-                    atomic_fetch_add_explicit(&child->refs, 1, memory_order_relaxed);
-            }
-        }
-        slot_drop(space, *slot, level);
+        make_over(node, slot, level, parent);
     }
-    *slot = slot_of(node);
     return node;
 }
 
@@ -132,50 +210,78 @@ void tree_grow(struct tree_space *space, struct tree *tree, uint64_t owner, uint
     while (tree->height < TREE_HEIGHT_MAX && span_of(tree->height) < blocks) {
         if (tree->root != LOCATOR_UNMAPPED) {
             struct tree_node *top = node_new(space, owner);
-            memset(top->slots, 0, sizeof top->slots);
-            top->slots[0] = tree->root;
+            for (unsigned i = 0; i < TREE_FANOUT; i++)
+                atomic_init(&top->slots[i], i == 0 ? tree->root : LOCATOR_UNMAPPED);
             tree->root = slot_of(top);
         }
         tree->height++;
     }
 }
 
-// Sets [block, block + count) below *slot, whose node is at `level`. `first` is a log run, or zero/unmapped.
-static void set_range(struct tree_space *space, locator_t *slot, unsigned level, uint64_t owner,
-        uint64_t block, uint64_t count, locator_t first)
+// ---- Changes ----
+
+// A node with all its slots set needs its sealed node no more.
+static void forget_under(struct tree_node *node)
 {
-    struct tree_node *node = own_node(space, slot, level, owner);
-    uint64_t span = span_of(level);
-    bool log = locator_is_log(first);
+    slot_store(&node->under, LOCATOR_UNMAPPED);
+    tree_twin_drop(atomic_exchange(&node->source, NULL));
+}
+
+static void node_set(struct tree_node *node, unsigned index, locator_t value)
+{
+    if (slot_load(&node->slots[index]) == LOCATOR_INHERIT && --node->inherit == 0)
+        forget_under(node);
+    slot_store(&node->slots[index], value);
+}
+
+static void set_leaf(
+        struct tree_space *space, struct tree_node *node, unsigned at, unsigned count, locator_t first)
+{
+    leaf_refs(space, node->slots + at, count, false);
+    if (node->inherit > 0)
+        for (unsigned i = 0; i < count; i++)
+            node_set(node, at + i, locator_next(first, i));
+    else
+        for (unsigned i = 0; i < count; i++)
+            slot_store(&node->slots[at + i], locator_next(first, i));
+    if (locator_is_log(first) && space->log != NULL)
+        log_ref(space->log, first, count);
+}
+
+// Sets [block, block + count) below `slot`, whose node is at `level` and belongs under `parent`; returns what
+// the slot is now. `first` is a run of data, or zero/unmapped.
+static locator_t set_range(struct tree_space *space, locator_t slot, unsigned level, uint64_t owner,
+        struct tree_node *parent, uint64_t block, uint64_t count, locator_t first)
+{
+    struct tree_node *node = own_node(space, slot, level, owner, parent);
     if (level == 0) {
-        leaf_refs(space, node->slots + block, (unsigned)count, false);
-        for (uint64_t i = 0; i < count; i++)
-            node->slots[block + i] = locator_next(first, i);
-        if (log && space->log != NULL)
-            log_ref(space->log, first, count);
-        return;
+        set_leaf(space, node, (unsigned)block, (unsigned)count, first);
+        return slot_of(node);
     }
+    bool data = first != LOCATOR_ZERO && first != LOCATOR_UNMAPPED;
+    uint64_t span = span_of(level);
     while (count > 0) {
-        uint64_t index = block / span, within = block % span,
-                 part = span - within < count ? span - within : count;
-        locator_t *child = &node->slots[index];
-        if (!log && part == span) {
-            slot_drop(space, *child, level - 1);
-            *child = first;
-        } else if (log || *child != first) {
-            set_range(space, child, level - 1, owner, within, part, first);
+        uint64_t within = block % span, part = span - within < count ? span - within : count;
+        unsigned index = (unsigned)(block / span);
+        locator_t child = slot_load(&node->slots[index]);
+        if (!data && part == span) {
+            tree_slot_drop(space, child, level - 1);
+            node_set(node, index, first);
+        } else if (data || child != first) {
+            node_set(node, index, set_range(space, child, level - 1, owner, node, within, part, first));
         }
         first = locator_next(first, part);
         block += part;
         count -= part;
     }
+    return slot_of(node);
 }
 
 void tree_put(struct tree_space *space, struct tree *tree, uint64_t owner, uint64_t block, uint64_t count,
         locator_t first)
 {
     if (count > 0)
-        set_range(space, &tree->root, tree->height - 1, owner, block, count, first);
+        tree->root = set_range(space, tree->root, tree->height - 1, owner, NULL, block, count, first);
 }
 
 void tree_fill(struct tree_space *space, struct tree *tree, uint64_t owner, uint64_t block, uint64_t count,
@@ -188,127 +294,146 @@ void tree_fill(struct tree_space *space, struct tree *tree, uint64_t owner, uint
         tree->root = with;
         return;
     }
-    set_range(space, &tree->root, tree->height - 1, owner, block, count, with);
+    tree->root = set_range(space, tree->root, tree->height - 1, owner, NULL, block, count, with);
 }
 
-// The slot that decides about `block`, and how many blocks from it on that slot covers.
-static locator_t find_slot(const struct tree *tree, uint64_t block, uint64_t *ret_covers,
-        const locator_t **ret_rest, unsigned *ret_left)
-{
-    locator_t slot = tree->root;
-    unsigned level = tree->height;
-    *ret_rest = NULL;
-    *ret_left = 0;
-    while (level > 0 && node_of(slot) != NULL) {
-        level--;
-        const struct tree_node *node = node_of(slot);
-        unsigned index = (unsigned)(block >> (TREE_FANOUT_BITS * level) & (TREE_FANOUT - 1));
-        slot = node->slots[index];
-        if (level == 0) {
-            *ret_rest = &node->slots[index];
-            *ret_left = TREE_FANOUT - index;
-        }
-    }
-    uint64_t span = span_of(level);
-    *ret_covers = span - (block & (span - 1));
-    return slot;
-}
+// ---- Lookups ----
 
-locator_t tree_get(const struct tree *tree, uint64_t block, uint64_t max_count, uint64_t *ret_count)
-{
-    uint64_t covers, count = 0;
-    const locator_t *rest;
+// The slot that decides about a block. In a leaf (of either kind) also the slots after it; else how many
+// blocks it covers.
+struct place {
+    locator_t slot;
+    uint64_t covers;
+    const _Atomic locator_t *live;
+    const locator_t *sealed;
     unsigned left;
-    locator_t first = find_slot(tree, block, &covers, &rest, &left), slot = first;
-    for (;;) {
-        if (rest != NULL) {
-            unsigned i = 0;
-            while (i < left && rest[i] == locator_next(first, count + i))
-                i++;
-            count += i;
-            if (i < left)
-                break;
-        } else {
-            count += covers;
-        }
-        if (count >= max_count)
-            break;
-        slot = find_slot(tree, block + count, &covers, &rest, &left);
-        if (slot != locator_next(first, count))
-            break;
-    }
-    *ret_count = count < max_count ? count : max_count;
-    return first;
-}
-
-// ---- Differences ----
-
-struct diff {
-    struct tree_space *space;
-    tree_diff_callback each;
-    void *context;
-    bool stopped;
-    uint64_t run_block, run_count; // the run being gathered
-    locator_t run_first;
+    const struct node_cached *cached; // holds `sealed`
 };
 
-static void diff_flush(struct diff *diff)
+static void place_put(struct tree_space *space, struct place *place)
 {
-    if (diff->run_count > 0 && !diff->stopped)
-        diff->stopped = !diff->each(diff->context, diff->run_block, diff->run_count, diff->run_first);
-    diff->run_count = 0;
+    if (place->cached != NULL)
+        node_cache_put(space->cache, place->cached);
 }
 
-static void diff_report(struct diff *diff, uint64_t block, uint64_t count, locator_t now)
+// Descends in sealed nodes from the one that `sealed` names, at `level`. `covers` and `left` bound what the
+// slot in memory, from where this began, decides.
+static int find_sealed(struct tree_space *space, locator_t sealed, unsigned level, uint64_t block,
+        struct place *place, locator_t *ret_missing)
 {
-    bool joins = diff->run_count > 0 && diff->run_block + diff->run_count == block &&
-                 (diff->run_first & 15) == (now & 15); // a run of data may lie anywhere in the log
-    if (!joins) {
-        diff_flush(diff);
-        diff->run_block = block;
-        diff->run_first = now;
+    uint64_t covers = place->covers;
+    for (;;) {
+        if (!locator_is_segment(sealed))
+            break;
+        const struct node_cached *node = space->cache != NULL ? node_cache_find(space->cache, sealed) : NULL;
+        if (node == NULL) {
+            *ret_missing = sealed;
+            return -EAGAIN;
+        }
+        unsigned index = index_of(block, level);
+        sealed = node->slots[index];
+        if (level == 0) {
+            uint64_t left = TREE_FANOUT - index;
+            place->left = (unsigned)(left < covers ? left : covers);
+            place->sealed = &node->slots[index];
+            place->cached = node;
+            break;
+        }
+        node_cache_put(space->cache, node);
+        uint64_t span = span_of(level), rest = span - (block & (span - 1));
+        covers = rest < covers ? rest : covers;
+        level--;
     }
-    diff->run_count += count;
+    place->slot = sealed;
+    place->covers = covers;
+    return 0;
 }
 
-static bool same_content(struct diff *diff, locator_t a, locator_t b)
+static int find_inherited(struct tree_space *space, const struct tree_node *node, unsigned level,
+        uint64_t block, struct place *place, locator_t *ret_missing)
 {
-    if (a == b)
-        return true;
-    return diff->space->log != NULL && locator_is_log(a) && locator_is_log(b) &&
-           log_block_sum(diff->space->log, a) == log_block_sum(diff->space->log, b);
-}
-
-static void diff_slots(struct diff *diff, locator_t a, locator_t b, unsigned level, uint64_t block)
-{
-    if (diff->stopped || a == b)
-        return;
-    const struct tree_node *x = node_of(a), *y = node_of(b);
+    locator_t under = slot_load(&node->under);
     if (level == 0) {
-        if (!same_content(diff, a, b))
-            diff_report(diff, block, 1, b);
-        return;
+        unsigned index = index_of(block, 0), end = index + 1;
+        while (end < TREE_FANOUT && slot_load(&node->slots[end]) == LOCATOR_INHERIT)
+            end++;
+        place->covers = end - index;
     }
-    if (x == NULL && y == NULL) {
-        diff_report(diff, block, span_of(level), b);
-        return;
-    }
-    for (unsigned i = 0; i < TREE_FANOUT; i++)
-        diff_slots(diff, x != NULL ? x->slots[i] : a, y != NULL ? y->slots[i] : b, level - 1,
-                block + i * span_of(level - 1));
+    return find_sealed(space, under_locator(under), under_level(under), block, place, ret_missing);
 }
 
-void tree_diff(struct tree_space *space, const struct tree *older, const struct tree *newer,
-        tree_diff_callback each, void *context)
+static int find_place(struct tree_space *space, const struct tree *tree, uint64_t block, struct place *place,
+        locator_t *ret_missing)
 {
-    struct diff diff = {.space = space, .each = each, .context = context};
-    struct tree a = tree_share(*older), b = tree_share(*newer);
-    unsigned height = a.height > b.height ? a.height : b.height;
-    uint64_t owner = tree_new_owner(space);
-    tree_grow(space, &a, owner, span_of(height));
-    tree_grow(space, &b, owner, span_of(height));
-    diff_slots(&diff, a.root, b.root, height, 0);
-    diff_flush(&diff);
-    tree_drop(space, &a);
-    tree_drop(space, &b);
+    locator_t slot = root_load(tree);
+    unsigned level = tree->height, index = 0;
+    const struct tree_node *node = NULL, *next;
+    place->live = NULL;
+    place->sealed = NULL;
+    place->cached = NULL;
+    while (level > 0 && (next = node_of(slot)) != NULL) {
+        node = next;
+        level--;
+        index = index_of(block, level);
+        slot = slot_load(&node->slots[index]);
+    }
+    uint64_t span = span_of(level);
+    place->covers = span - (block & (span - 1));
+    place->slot = slot;
+    if (node != NULL && slot == LOCATOR_INHERIT)
+        return find_inherited(space, node, level, block, place, ret_missing);
+    if (level == 0) {
+        place->live = &node->slots[index];
+        place->left = TREE_FANOUT - index;
+    } else if (locator_is_segment(slot)) {
+        return find_sealed(space, slot, level - 1, block, place, ret_missing);
+    }
+    return 0;
+}
+
+// How many blocks from the place's own go on from `expected`, and whether the run may go on after them.
+static uint64_t place_run(const struct place *place, locator_t expected, bool *ret_goes_on)
+{
+    unsigned i = 0;
+    if (place->live != NULL) {
+        while (i < place->left && slot_load(&place->live[i]) == locator_next(expected, i))
+            i++;
+        *ret_goes_on = i == place->left || slot_load(&place->live[i]) == LOCATOR_INHERIT;
+        return i;
+    }
+    if (place->sealed != NULL) {
+        while (i < place->left && place->sealed[i] == locator_next(expected, i))
+            i++;
+        *ret_goes_on = i == place->left;
+        return i;
+    }
+    *ret_goes_on = true;
+    return place->covers;
+}
+
+int tree_get(struct tree_space *space, const struct tree *tree, uint64_t block, uint64_t max_count,
+        locator_t *ret_locator, uint64_t *ret_count, locator_t *ret_missing)
+{
+    struct place place;
+    uint64_t count = 0;
+    int r = find_place(space, tree, block, &place, ret_missing);
+    if (r < 0)
+        return r;
+    locator_t first = place.slot, missing;
+    for (;;) {
+        bool goes_on;
+        count += place_run(&place, locator_next(first, count), &goes_on);
+        place_put(space, &place);
+        if (!goes_on || count >= max_count)
+            break;
+        if (find_place(space, tree, block + count, &place, &missing) < 0)
+            break;
+        if (place.slot != locator_next(first, count)) {
+            place_put(space, &place);
+            break;
+        }
+    }
+    *ret_locator = first;
+    *ret_count = count < max_count ? count : max_count;
+    return 0;
 }

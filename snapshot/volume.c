@@ -258,8 +258,8 @@ static enum extent_kind kind_of(locator_t locator)
                                        : EXTENT_DATA;
 }
 
-static int tree_extents(const struct tree *tree, uint64_t size_bytes, uint64_t offset, uint64_t length,
-        extent_callback each, void *context)
+static int tree_extents(struct tree_space *space, const struct tree *tree, uint64_t size_bytes,
+        uint64_t offset, uint64_t length, extent_callback each, void *context)
 {
     if (offset > size_bytes || length > size_bytes - offset)
         return -EINVAL;
@@ -267,7 +267,10 @@ static int tree_extents(const struct tree *tree, uint64_t size_bytes, uint64_t o
     uint64_t end = offset + length, at = offset;
     while (at < end) {
         uint64_t count, last = volume_blocks_of(end), block = at >> BLOCK_SHIFT;
-        enum extent_kind kind = kind_of(tree_get(tree, block, last - block, &count));
+        locator_t first, missing;
+        if (tree_get(space, tree, block, last - block, &first, &count, &missing) < 0)
+            return -EIO;
+        enum extent_kind kind = kind_of(first);
         uint64_t stop = (block + count) << BLOCK_SHIFT;
         stop = stop < end ? stop : end;
         if (run.length > 0 && run.kind != kind && !extent_flush(&run))
@@ -286,33 +289,59 @@ static int tree_extents(const struct tree *tree, uint64_t size_bytes, uint64_t o
 int volume_extents(
         struct volume *volume, uint64_t offset, uint64_t length, extent_callback each, void *context)
 {
-    return tree_extents(&volume->tree, volume_size_bytes(volume), offset, length, each, context);
+    return tree_extents(
+            &volume->store->space, &volume->tree, volume_size_bytes(volume), offset, length, each, context);
 }
 
 int base_extents(struct base *base, uint64_t offset, uint64_t length, extent_callback each, void *context)
 {
-    return tree_extents(&base->tree, base->info.size_bytes, offset, length, each, context);
+    return tree_extents(
+            &base->store->space, &base->tree, base->info.size_bytes, offset, length, each, context);
 }
 
-struct diff_bytes {
-    extent_callback each;
-    void *context;
-    uint64_t size_bytes;
-};
-
-static bool diff_run(void *context, uint64_t block, uint64_t count, locator_t now)
+static bool same_bytes(struct base *older, struct base *newer, uint64_t block)
 {
-    struct diff_bytes *diff = context;
-    uint64_t start = block << BLOCK_SHIFT, end = (block + count) << BLOCK_SHIFT;
-    if (count > diff->size_bytes >> BLOCK_SHIFT || end > diff->size_bytes)
-        end = diff->size_bytes;
-    return start >= end || diff->each(diff->context, start, end - start, kind_of(now));
+    struct tree_space *space = &newer->store->space;
+    locator_t a, b, missing;
+    uint64_t count;
+    return tree_get(space, &older->tree, block, 1, &a, &count, &missing) == 0 &&
+           tree_get(space, &newer->tree, block, 1, &b, &count, &missing) == 0 && locator_is_log(a) &&
+           locator_is_log(b) && log_block_sum(space->log, a) == log_block_sum(space->log, b);
 }
 
 int base_diff(struct base *older, struct base *newer, extent_callback each, void *context)
 {
-    uint64_t a = older->info.size_bytes, b = newer->info.size_bytes;
-    struct diff_bytes diff = {.each = each, .context = context, .size_bytes = a > b ? a : b};
-    tree_diff(&newer->store->space, &older->tree, &newer->tree, diff_run, &diff);
+    uint64_t a = older->info.size_bytes, b = newer->info.size_bytes, size = a > b ? a : b;
+    struct extent_run run = {.each = each, .context = context};
+    uint64_t at = 0, end = volume_blocks_of(size), block, count;
+    while (at < end) {
+        locator_t now, missing;
+        int r = tree_diff_next(
+                &newer->store->space, &older->tree, &newer->tree, at, end, &block, &count, &now, &missing);
+        if (r == -EINPROGRESS) {
+            at = block;
+            continue;
+        }
+        if (r < 0)
+            return r;
+        if (count == 0)
+            break;
+        at = block + count;
+        for (; block < at; block++) {
+            if (same_bytes(older, newer, block))
+                continue;
+            uint64_t start = block << BLOCK_SHIFT,
+                     length = size - start < BLOCK_SIZE ? size - start : BLOCK_SIZE;
+            bool joins = run.offset + run.length == start && run.kind == kind_of(now);
+            if (run.length > 0 && !joins && !extent_flush(&run))
+                return 0;
+            if (run.length == 0) {
+                run.offset = start;
+                run.kind = kind_of(now);
+            }
+            run.length += length;
+        }
+    }
+    extent_flush(&run);
     return 0;
 }

@@ -88,7 +88,12 @@ void volume_read_start(struct store *store, struct loop *loop, const struct tree
         uint64_t block = at >> BLOCK_SHIFT, count, want = volume_blocks_of(end) - block;
         if (want > READ_RUN_BLOCKS)
             want = READ_RUN_BLOCKS;
-        locator_t first = tree_get(tree, block, want, &count);
+        locator_t first, missing;
+        int r = tree_get(&store->space, tree, block, want, &first, &count, &missing);
+        if (r < 0 || locator_is_segment(first)) {
+            state->result = -EIO;
+            break;
+        }
         uint64_t stop = (block + count) << BLOCK_SHIFT;
         stop = stop < end ? stop : end;
         char *target = (char *)io->buffer + (at - io->offset);
