@@ -55,7 +55,8 @@ struct segments *segments_new(const struct segments_config *config);
 // No reads in flight. Closes descriptors by driving `loop` (NULL: bookkeeping only, for the simulator).
 struct segments *segments_free(struct segments *segments, struct loop *loop);
 
-// The table.
+// The table. A segment whose writer has finished is readable and keeps its file until it is added or dropped;
+// so does the file of a rewrite until its row is added or the segment dropped.
 void segments_add(
         struct segments *segments, const struct segment_row *row); // also: swaps to a new generation
 void segments_drop(struct segments *segments, uint64_t number);
@@ -75,10 +76,15 @@ struct segment_read {
     bool uncached;                                       // do not keep the frame (scrub, one-time readers)
     void (*done)(struct segment_read *read, int result); // -EBADMSG damaged; -ENOENT no such slot (a lost
                                                          // file: -EIO)
-    void *state;                                         // private
+    // Private:
+    void *state;
     struct segments *segments;
+    struct loop_work work;
+    int result;
 };
-void segment_read(struct segments *segments, struct segment_read *read);
+void segment_read(struct segments *segments, struct segment_read *read); // done is never called inside
+// The same at once, from memory: 0, or -ENOENT, or -EAGAIN when something must be read. [any thread]
+int segment_read_try(struct segments *segments, locator_t first, uint32_t count, void *buffer);
 int segment_read_task(
         struct segments *segments, struct task *task, locator_t first, uint32_t count, void *buffer);
 // The fingerprint of one slot; -ENOENT when it is not there (any more).

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "blockstore/segment_output.h"
+
+#include "blockstore/segment_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WRITE_BYTES = 1 << 20, // one write
+    FRAME_BYTES_MAX = SEGMENT_FRAME_SLOTS_MAX * BLOCK_SIZE,
+    // A frame that the last write cut, what gathers for the next one, the frame that makes it full; paddings.
+    BUFFER_BYTES = WRITE_BYTES + 2 * FRAME_BYTES_MAX + 4 * BLOCK_SIZE,
+};
+
+static void lock(struct segment_output *output)
+{
+    if (output->lock != NULL)
+        pthread_mutex_lock(output->lock);
+}
+
+static void unlock(struct segment_output *output)
+{
+    if (output->lock != NULL)
+        pthread_mutex_unlock(output->lock);
+}
+
+static uint64_t rounded_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+int segment_output_begin(struct segment_output *output, struct segments *segments, struct task *task,
+        const struct segment_header *header, struct segment_index *index, pthread_mutex_t *mutex)
+{
+    *output = (struct segment_output){
+            .segments = segments, .task = task, .header = *header, .lock = mutex, .fd = -1};
+    output->index = index != NULL ? index : &output->own_index;
+    output->path = segment_path(segments, header->number, header->generation);
+    struct io_op open = {.code = IO_OPEN,
+            .path = output->path,
+            .flags = O_RDWR | O_CREAT | O_EXCL | O_DIRECT,
+            .mode = SEGMENT_READ_MODE};
+    int64_t fd = task_io(task, &open);
+    if (fd < 0) {
+        free(output->path);
+        return (int)fd;
+    }
+    output->fd = (int)fd;
+    output->buffer = io_buffer_alloc(BUFFER_BYTES);
+    segment_header_encode(header, segments->config.seed, output->buffer);
+    output->end = SEGMENT_HEADER_BYTES;
+    return 0;
+}
+
+// Writes the buffer up to `to`, and keeps from it what no reader can find in the file yet.
+static int flush_to(struct segment_output *output, uint64_t to)
+{
+    int r = task_io_full(output->task, IO_WRITE, output->fd,
+            output->buffer + (output->written - output->base), (size_t)(to - output->written),
+            output->written);
+    if (r < 0)
+        return r;
+    uint64_t keep = to;
+    const struct segment_index *index = output->index;
+    if (index->frame_count > 0 && index->frames[index->frame_count - 1].offset < keep)
+        keep = index->frames[index->frame_count - 1].offset / BLOCK_SIZE * BLOCK_SIZE;
+    if (output->end <= to)
+        keep = to;
+    lock(output);
+    output->written = to;
+    if (keep > output->base && keep < output->end)
+        memmove(output->buffer, output->buffer + (keep - output->base), (size_t)(output->end - keep));
+    output->base = keep > output->base ? keep : output->base;
+    unlock(output);
+    return 0;
+}
+
+int segment_output_frame(struct segment_output *output, const struct segment_frame *frame, const void *stored,
+        const struct fingerprint *fingerprints, void (*seen_locked)(void *context), void *context)
+{
+    if (output->failed < 0)
+        return output->failed;
+    struct segment_frame f = *frame;
+    uint64_t at = rounded_up(output->end, SEGMENT_FRAME_ALIGN);
+    uint8_t *to = output->buffer + (output->end - output->base);
+    memset(to, 0, (size_t)(at - output->end));
+    memcpy(output->buffer + (at - output->base), stored, f.stored_bytes);
+    f.offset = (uint32_t)at;
+    f.checksum = segment_frame_checksum(
+            output->segments->config.seed, output->header.number, f.first_slot, stored, f.stored_bytes);
+    lock(output);
+    segment_index_append(output->index, &f, fingerprints);
+    output->end = at + f.stored_bytes;
+    if (seen_locked != NULL)
+        seen_locked(context);
+    unlock(output);
+    if (output->end - output->written >= WRITE_BYTES)
+        output->failed = flush_to(output, output->end / BLOCK_SIZE * BLOCK_SIZE);
+    return output->failed;
+}
+
+static int write_tail(struct segment_output *output, uint32_t slots, struct segment_trailer *ret_trailer)
+{
+    const struct segment_index *index = output->index;
+    struct segment_trailer t = {.number = output->header.number,
+            .generation = output->header.generation,
+            .footer_offset = output->written,
+            .footer_bytes = segment_footer_bytes(index->frame_count, index->present),
+            .slots = slots,
+            .present = index->present,
+            .frames = index->frame_count,
+            .level = segment_index_level(index, SEGMENT_LEVEL_SEAL)};
+    t.file_bytes = t.footer_offset + t.footer_bytes + SEGMENT_TRAILER_BYTES;
+    uint8_t *tail = io_buffer_alloc(t.footer_bytes + SEGMENT_TRAILER_BYTES);
+    segment_footer_encode(index, &t, output->segments->config.seed, tail);
+    segment_trailer_encode(&t, output->segments->config.seed, tail + t.footer_bytes);
+    int r = task_io_full(output->task, IO_WRITE, output->fd, tail,
+            (size_t)(t.footer_bytes + SEGMENT_TRAILER_BYTES), t.footer_offset);
+    io_buffer_free(tail);
+    *ret_trailer = t;
+    return r;
+}
+
+static int sync_file(struct segment_output *output)
+{
+    struct io_op sync = {.code = IO_FDATASYNC, .fd = output->fd};
+    return (int)task_io(output->task, &sync);
+}
+
+int segment_output_finish(
+        struct segment_output *output, uint32_t slots, struct segment_row *ret_row, struct error *err)
+{
+    int r = output->failed;
+    struct segment_trailer trailer = {0};
+    uint64_t end = rounded_up(output->end, BLOCK_SIZE);
+    if (r == 0 && end > output->written) {
+        memset(output->buffer + (output->end - output->base), 0, (size_t)(end - output->end));
+        r = flush_to(output, end);
+    }
+    if (r == 0)
+        r = sync_file(output);
+    if (r == 0)
+        r = write_tail(output, slots, &trailer);
+    if (r == 0)
+        r = sync_file(output);
+    struct io_op sync = {.code = IO_FSYNC_DIR, .path = output->segments->directory};
+    if (r == 0)
+        r = (int)task_io(output->task, &sync);
+    if (r < 0)
+        return error_set(err, r, "cannot write segment file %s: %s%s", output->path, strerror(-r),
+                r == -ENOSPC ? "; delete snapshots or volumes, or give the store's file system more room"
+                             : "");
+    *ret_row = (struct segment_row){.number = output->header.number,
+            .generation = output->header.generation,
+            .kind = output->header.kind,
+            .domain = output->header.domain,
+            .file_bytes = trailer.file_bytes,
+            .slots = slots,
+            .present = trailer.present,
+            .frames = trailer.frames,
+            .level = trailer.level};
+    return 0;
+}
+
+void segment_output_free(struct segment_output *output)
+{
+    io_buffer_free(output->buffer);
+    free(output->path);
+    segment_index_clear(&output->own_index);
+    output->buffer = NULL;
+    output->path = NULL;
+}
+
+// What an error leaves is cleared away as far as it goes; the next start takes what stays.
+void segment_output_remove(struct segment_output *output, int fd)
+{
+    struct io_op shut = {.code = IO_CLOSE, .fd = fd};
+    if (fd >= 0)
+        task_io(output->task, &shut);
+    struct io_op unlink = {.code = IO_UNLINK, .path = output->path};
+    task_io(output->task, &unlink);
+}
