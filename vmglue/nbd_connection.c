@@ -22,13 +22,12 @@ static void step(struct nbd_connection *connection);
 
 static void release(struct nbd_connection *connection, struct nbd_request *request)
 {
-    if (request->buffer_bytes)
-        connection->budget_used_bytes -= nbd_pool_cost(request->buffer_bytes);
     nbd_pool_put(&connection->pool, request->buffer, request->buffer_bytes);
     request->buffer = NULL;
     request->next = connection->free_requests;
     connection->free_requests = request;
-    connection->active--;
+    if (--connection->active == 0)
+        nbd_pool_trim(&connection->pool);
 }
 
 static void release_list(struct nbd_connection *connection, struct nbd_request *request)
@@ -40,6 +39,13 @@ static void release_list(struct nbd_connection *connection, struct nbd_request *
     }
 }
 
+// What has been granted already comes with the posted work.
+static void stop_waiting(struct nbd_connection *connection)
+{
+    if (connection->waits && nbd_budget_cancel(connection->pool.budget, &connection->waiter))
+        connection->waits = false;
+}
+
 // No more requests; one whose payload is only half here never happened.
 static void end(struct nbd_connection *connection)
 {
@@ -48,6 +54,7 @@ static void end(struct nbd_connection *connection)
         release(connection, connection->incoming);
         connection->incoming = NULL;
     }
+    stop_waiting(connection);
 }
 
 // Nobody will take more replies. Operations of the socket in flight are woken and will finish.
@@ -75,7 +82,7 @@ static void leave_server(struct nbd_connection *connection)
 static void finish_when_idle(struct nbd_connection *connection)
 {
     if (!connection->ended || connection->receiving || connection->sending || connection->active ||
-            connection->flush_posted || connection->finished)
+            connection->flush_posted || connection->waits || connection->finished)
         return;
     cancel_timer(connection);
     if (connection->negotiation) {
@@ -104,6 +111,7 @@ static void receive_done(struct io_op *op, int64_t result)
 {
     struct nbd_connection *connection = connection_of(op, receive);
     connection->receiving = false;
+    connection->progress++;
     if (connection->phase == NBD_CONNECTION_SERVES)
         connection->counted.receives_total++;
     if (connection->counted.requests_total >= 64)
@@ -156,6 +164,7 @@ static void send_done(struct io_op *op, int64_t result)
 {
     struct nbd_connection *connection = connection_of(op, send);
     connection->sending = false;
+    connection->progress++;
     if (connection->phase == NBD_CONNECTION_SERVES)
         connection->counted.sends_total++;
     if (result <= 0 || connection->broken) {
@@ -194,10 +203,9 @@ static void send_replies(struct nbd_connection *connection)
     struct nbd_request *last = NULL;
     connection->sent_first = connection->reply_first;
     for (struct nbd_request *request = connection->reply_first;
-            request && iov_count + 2 <= 2 * NBD_CONNECTION_REPLIES; request = request->next) {
-        connection->send_iov[iov_count++] = (struct iovec){request->reply, request->reply_bytes};
-        if (request->reply_payload_bytes)
-            connection->send_iov[iov_count++] = (struct iovec){request->buffer, request->reply_payload_bytes};
+            request && iov_count + request->iov_count <= NBD_CONNECTION_SEND_IOV; request = request->next) {
+        for (unsigned i = 0; i < request->iov_count; i++)
+            connection->send_iov[iov_count++] = request->iov[i];
         last = request;
     }
     connection->reply_first = last->next;
@@ -259,6 +267,74 @@ static bool take_payload(struct nbd_connection *connection)
     return true;
 }
 
+static void arm_timer(
+        struct nbd_connection *connection, void (*fire)(struct loop_timer *timer), uint64_t after_ns);
+
+// A client that holds shared memory, is waited for, and has moved nothing since the last look, while others
+// wait for memory, is given up.
+static void stall_fired(struct loop_timer *timer)
+{
+    struct nbd_connection *connection = connection_of(timer, timer);
+    bool client_is_slow = connection->sending || connection->incoming;
+    if (connection->pool.taken_bytes == 0)
+        return;
+    if (client_is_slow && connection->progress == connection->progress_seen &&
+            nbd_budget_is_short(connection->pool.budget)) {
+        break_off(connection);
+        step(connection);
+        return;
+    }
+    connection->progress_seen = connection->progress;
+    arm_timer(connection, stall_fired, nbd_server_stall_ns(connection->server));
+}
+
+static void took_memory(struct nbd_connection *connection, size_t bytes)
+{
+    nbd_pool_add(&connection->pool, bytes);
+    if (connection->timer.armed)
+        return;
+    connection->progress_seen = connection->progress;
+    arm_timer(connection, stall_fired, nbd_server_stall_ns(connection->server));
+}
+
+static void grant_work(struct loop_work *work)
+{
+    struct nbd_connection *connection = connection_of(work, grant_work);
+    connection->waits = false;
+    took_memory(connection, connection->waiter.bytes);
+    step(connection);
+}
+
+static void granted(struct nbd_budget_waiter *waiter)
+{
+    struct nbd_connection *connection = connection_of(waiter, waiter);
+    loop_post(connection->loop, &connection->grant_work);
+}
+
+// Whether a buffer of that size can be had now. If not, a step follows when that may have changed.
+static bool has_memory(struct nbd_connection *connection, size_t size)
+{
+    struct nbd_pool *pool = &connection->pool;
+    size_t in_use = pool->allocated_bytes - pool->kept_bytes;
+    if (in_use && in_use + nbd_pool_cost(size) > NBD_CONNECTION_BUDGET_BYTES)
+        return false;
+    size_t lacks = nbd_pool_lacks(pool, size);
+    if (lacks == 0) {
+        stop_waiting(connection);
+        return true;
+    }
+    if (connection->waits)
+        return false;
+    connection->waiter = (struct nbd_budget_waiter){.granted = granted, .bytes = lacks};
+    connection->grant_work.run = grant_work;
+    connection->waits = true;
+    if (!nbd_budget_take(pool->budget, &connection->waiter))
+        return false;
+    connection->waits = false;
+    took_memory(connection, lacks);
+    return true;
+}
+
 // Takes the next request's header. Returns false when it is not there, ends the session, or must wait.
 static bool take_header(struct nbd_connection *connection)
 {
@@ -277,8 +353,7 @@ static bool take_header(struct nbd_connection *connection)
     }
     request->header = header;
     nbd_request_admit(connection, request);
-    size_t cost = request->buffer_bytes ? nbd_pool_cost(request->buffer_bytes) : 0;
-    if (connection->budget_used_bytes && connection->budget_used_bytes + cost > NBD_CONNECTION_BUDGET_BYTES) {
+    if (request->buffer_bytes && !has_memory(connection, request->buffer_bytes)) {
         connection->blocked = true;
         return false;
     }
@@ -286,8 +361,7 @@ static bool take_header(struct nbd_connection *connection)
     connection->free_requests = request->next;
     connection->active++;
     connection->counted.requests_total++;
-    connection->budget_used_bytes += cost;
-    if (cost)
+    if (request->buffer_bytes)
         request->buffer = nbd_pool_get(&connection->pool, request->buffer_bytes);
     if (header.type == NBD_CMD_WRITE) {
         connection->incoming = request;
@@ -340,7 +414,7 @@ static bool leave_negotiation(struct nbd_connection *connection)
     cancel_timer(connection);
     connection->target = negotiation->target;
     connection->structured = negotiation->structured;
-    connection->allocation = negotiation->allocation;
+    connection->contexts = negotiation->contexts;
     nbd_negotiation_end(negotiation);
     free(negotiation);
     connection->negotiation = NULL;
@@ -404,6 +478,8 @@ static void step(struct nbd_connection *connection)
         }
     } while (connection->step_again);
     connection->stepping = false;
+    if (connection->active == 0 && !connection->waits && connection->pool.taken_bytes)
+        nbd_pool_trim(&connection->pool); // granted too late to be of use
     finish_when_idle(connection);
 }
 
@@ -415,9 +491,10 @@ static void timer_fired(struct loop_timer *timer)
     step(connection);
 }
 
-static void arm_timer(struct nbd_connection *connection, uint64_t after_ns)
+static void arm_timer(
+        struct nbd_connection *connection, void (*fire)(struct loop_timer *timer), uint64_t after_ns)
 {
-    connection->timer.fire = timer_fired;
+    connection->timer.fire = fire;
     connection->timer.deadline_ns = loop_now_ns(connection->loop) + after_ns;
     connection->loop->ops->add_timer(connection->loop, &connection->timer);
 }
@@ -431,7 +508,8 @@ void nbd_connection_start(struct nbd_connection *connection, uint64_t negotiatio
     if (!connection->negotiation || !connection->input)
         abort();
     nbd_negotiation_begin(connection->negotiation, nbd_server_source(connection->server));
-    arm_timer(connection, negotiation_timeout_ns);
+    nbd_pool_init(&connection->pool, nbd_server_budget(connection->server));
+    arm_timer(connection, timer_fired, negotiation_timeout_ns);
     step(connection);
 }
 
@@ -449,7 +527,7 @@ void nbd_connection_stop_work(struct loop_work *work)
         end(connection);
         shutdown(connection->fd, SHUT_RD);
         if (connection->phase == NBD_CONNECTION_SERVES)
-            arm_timer(connection, stop_bound_ns);
+            arm_timer(connection, timer_fired, stop_bound_ns);
     }
     if (connection->phase != NBD_CONNECTION_MOVES)
         step(connection);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Client flags come first, then options until one of them (EXPORT_NAME, GO) opens an export or the client
 // leaves. An option is looked at only when all of it is there; its data is decoded with a checked cursor, and
-// every option gets exactly one final reply. Agreements (structured replies, base:allocation) are kept only
+// every option gets exactly one final reply. Agreements (structured replies, metadata contexts) are kept only
 // after their ACK.
 #include "vmglue/nbd_negotiate.h"
+
+#include "vmglue/nbd_context.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define ALLOCATION_CONTEXT "base:allocation"
 
 void nbd_negotiation_begin(struct nbd_negotiation *negotiation, const struct nbd_negotiation_source *source)
 {
@@ -32,7 +32,7 @@ uint16_t nbd_negotiation_flags(const struct nbd_target *target, bool structured)
     unsigned flags = NBD_FLAG_HAS_FLAGS | NBD_FLAG_SEND_FLUSH | NBD_FLAG_SEND_FUA | NBD_FLAG_CAN_MULTI_CONN |
                      NBD_FLAG_SEND_CACHE;
     if (structured)
-        flags |= NBD_FLAG_SEND_DF;
+        flags |= NBD_FLAG_SEND_DF; // without them nothing is ever fragmented
     if (target->read_only)
         flags |= NBD_FLAG_READ_ONLY;
     else
@@ -88,6 +88,13 @@ static enum nbd_negotiation_step reply_not_opened(
     return reply(negotiation, option, NBD_REP_ERR_POLICY, text);
 }
 
+// Contexts were agreed for one export; the choice of another drops them.
+static void forget_other_contexts(struct nbd_negotiation *negotiation, const char *name)
+{
+    if (strcmp(name, negotiation->context_name) != 0)
+        negotiation->contexts = 0;
+}
+
 static enum nbd_negotiation_step take_export_name(
         struct nbd_negotiation *negotiation, const uint8_t *data, uint32_t size)
 {
@@ -99,8 +106,7 @@ static enum nbd_negotiation_step take_export_name(
     name[size] = 0;
     if (open_target(negotiation, name, &negotiation->target) < 0)
         return NBD_NEGOTIATION_CLOSE;
-    if (strcmp(name, negotiation->context_name) != 0)
-        negotiation->allocation = false;
+    forget_other_contexts(negotiation, name);
     nbd_writer_u64(&negotiation->out, negotiation->target.size_bytes);
     nbd_writer_u16(&negotiation->out, nbd_negotiation_flags(&negotiation->target, negotiation->structured));
     if (!negotiation->no_zeroes)
@@ -113,15 +119,17 @@ struct list_state {
     uint32_t option;
 };
 
-static void list_name(void *context, const char *name)
+static void list_name(void *context, const char *name, const char *description)
 {
     struct list_state *state = context;
-    size_t size = strlen(name);
-    if (size > NBD_STRING_MAX)
+    size_t size = strlen(name), description_size = description ? strlen(description) : 0;
+    if (size > NBD_STRING_MAX || description_size > NBD_STRING_MAX)
         return;
-    nbd_writer_option_reply(state->out, state->option, NBD_REP_SERVER, (uint32_t)(4 + size));
+    nbd_writer_option_reply(
+            state->out, state->option, NBD_REP_SERVER, (uint32_t)(4 + size + description_size));
     nbd_writer_u32(state->out, (uint32_t)size);
     nbd_writer_bytes(state->out, name, size);
+    nbd_writer_bytes(state->out, description, description_size);
 }
 
 static enum nbd_negotiation_step take_list(struct nbd_negotiation *negotiation, uint32_t size)
@@ -152,16 +160,28 @@ static void put_export_info(
     nbd_writer_u32(out, NBD_PAYLOAD_MAX_BYTES);
 }
 
+static void put_text_info(
+        struct nbd_negotiation *negotiation, uint32_t option, enum nbd_info info, const char *text)
+{
+    size_t size = strlen(text);
+    nbd_writer_option_reply(&negotiation->out, option, NBD_REP_INFO, (uint32_t)(2 + size));
+    nbd_writer_u16(&negotiation->out, (uint16_t)info);
+    nbd_writer_bytes(&negotiation->out, text, size);
+}
+
 // INFO and GO are the same question; GO also opens.
 static enum nbd_negotiation_step take_info(
         struct nbd_negotiation *negotiation, uint32_t option, struct nbd_cursor cursor)
 {
     char name[NBD_STRING_MAX + 1];
-    bool wants_name = false;
+    bool wants_name = false, wants_description = false;
     nbd_cursor_string(&cursor, name);
     unsigned count = nbd_cursor_u16(&cursor);
-    for (unsigned i = 0; i < count && !cursor.bad; i++)
-        wants_name |= nbd_cursor_u16(&cursor) == NBD_INFO_NAME && !cursor.bad;
+    for (unsigned i = 0; i < count && !cursor.bad; i++) {
+        unsigned wanted = nbd_cursor_u16(&cursor);
+        wants_name |= wanted == NBD_INFO_NAME;
+        wants_description |= wanted == NBD_INFO_DESCRIPTION;
+    }
     if (!nbd_cursor_finished(&cursor))
         return reply_invalid(negotiation, option);
 
@@ -170,43 +190,50 @@ static enum nbd_negotiation_step take_info(
     if (result < 0)
         return reply_not_opened(negotiation, option, name, result);
     put_export_info(negotiation, option, &target);
-    if (wants_name) {
-        size_t size = strlen(name);
-        nbd_writer_option_reply(&negotiation->out, option, NBD_REP_INFO, (uint32_t)(2 + size));
-        nbd_writer_u16(&negotiation->out, NBD_INFO_NAME);
-        nbd_writer_bytes(&negotiation->out, name, size);
-    }
+    if (wants_name)
+        put_text_info(negotiation, option, NBD_INFO_NAME, name);
+    if (wants_description && target.description[0])
+        put_text_info(negotiation, option, NBD_INFO_DESCRIPTION, target.description);
     acknowledge(negotiation, option);
     if (option == NBD_OPT_INFO) {
         close_target(negotiation, &target);
         return NBD_NEGOTIATION_ANSWERED;
     }
-    if (strcmp(name, negotiation->context_name) != 0)
-        negotiation->allocation = false;
+    forget_other_contexts(negotiation, name);
     negotiation->target = target;
     return NBD_NEGOTIATION_TRANSMIT;
 }
 
-// Whether a query asks for base:allocation. Unknown namespaces and leaves are no error: they match nothing.
-static bool query_matches(const char *query, bool listing)
+static void put_contexts(
+        struct nbd_negotiation *negotiation, uint32_t option, unsigned contexts, bool listing)
 {
-    return strcmp(query, ALLOCATION_CONTEXT) == 0 || (listing && strcmp(query, "base:") == 0);
+    for (unsigned i = 0; i < NBD_CONTEXT_COUNT; i++) {
+        if (!(contexts & 1u << i))
+            continue;
+        const char *name = nbd_context_name(i);
+        size_t size = strlen(name);
+        nbd_writer_option_reply(&negotiation->out, option, NBD_REP_META_CONTEXT, (uint32_t)(4 + size));
+        nbd_writer_u32(&negotiation->out, listing ? 0 : nbd_context_wire_id(i));
+        nbd_writer_bytes(&negotiation->out, name, size);
+    }
 }
 
+// LIST says what could be agreed (all of it when nothing is asked for); SET replaces what was agreed before,
+// also when it fails.
 static enum nbd_negotiation_step take_meta_context(
         struct nbd_negotiation *negotiation, uint32_t option, struct nbd_cursor cursor)
 {
     char name[NBD_STRING_MAX + 1], query[NBD_STRING_MAX + 1];
-    bool listing = option == NBD_OPT_LIST_META_CONTEXT;
+    bool listing = option == NBD_OPT_LIST_META_CONTEXT, malformed = false;
     if (!listing)
-        negotiation->allocation = false;
+        negotiation->contexts = 0;
     nbd_cursor_string(&cursor, name);
     uint32_t count = nbd_cursor_u32(&cursor);
-    bool matches = listing && count == 0, malformed = false;
+    unsigned contexts = listing && count == 0 ? NBD_CONTEXT_ALL : 0;
     for (uint32_t i = 0; i < count && !cursor.bad; i++) {
         nbd_cursor_string(&cursor, query);
-        malformed |= !strchr(query, ':');
-        matches |= query_matches(query, listing);
+        malformed |= nbd_context_query_is_malformed(query);
+        contexts |= nbd_context_match(query, listing);
     }
     if (!nbd_cursor_finished(&cursor) || malformed)
         return reply_invalid(negotiation, option);
@@ -219,15 +246,10 @@ static enum nbd_negotiation_step take_meta_context(
     if (result < 0)
         return reply_not_opened(negotiation, option, name, result);
     close_target(negotiation, &target);
-    if (matches) {
-        nbd_writer_option_reply(
-                &negotiation->out, option, NBD_REP_META_CONTEXT, 4 + strlen(ALLOCATION_CONTEXT));
-        nbd_writer_u32(&negotiation->out, listing ? 0 : NBD_NEGOTIATION_CONTEXT_ID);
-        nbd_writer_bytes(&negotiation->out, ALLOCATION_CONTEXT, strlen(ALLOCATION_CONTEXT));
-        if (!listing) {
-            negotiation->allocation = true;
-            memcpy(negotiation->context_name, name, strlen(name) + 1);
-        }
+    put_contexts(negotiation, option, contexts, listing);
+    if (!listing) {
+        negotiation->contexts = contexts;
+        memcpy(negotiation->context_name, name, strlen(name) + 1);
     }
     return acknowledge(negotiation, option);
 }

@@ -12,6 +12,8 @@ struct volume;
 struct base;
 struct loop;
 
+enum { NBD_DESCRIPTION_MAX = 127 };
+
 // An opened export: one of the two pointers is set.
 struct nbd_target {
     struct volume *volume;
@@ -19,13 +21,15 @@ struct nbd_target {
     struct loop *loop; // where its requests run
     uint64_t size_bytes;
     bool read_only;
+    char description[NBD_DESCRIPTION_MAX + 1]; // for people; "" = none
 };
 
 struct nbd_negotiation_source {
     int (*open)(void *context, const char *name, struct nbd_target *ret_target); // -ENOENT: no such export
     void (*close)(void *context, struct nbd_target *target);
-    // NULL = listing is refused.
-    void (*list)(void *context, void (*each)(void *each_context, const char *name), void *each_context);
+    // NULL = listing is refused. description may be NULL.
+    void (*list)(void *context, void (*each)(void *each_context, const char *name, const char *description),
+            void *each_context);
     void *context;
 };
 
@@ -38,7 +42,7 @@ struct nbd_negotiation {
     bool greeted;          // client flags received
     bool no_zeroes;
     bool structured;          // agreed: structured replies
-    bool allocation;          // agreed: base:allocation, for the export `context_name`
+    unsigned contexts;        // agreed: a set of nbd_context.h, for the export `context_name`
     uint32_t skip_bytes;      // data of an option that is too big, still to come
     struct nbd_target target; // open after NBD_NEGOTIATION_TRANSMIT, then the caller's
     char context_name[NBD_STRING_MAX + 1];
@@ -50,8 +54,6 @@ enum nbd_negotiation_step {
     NBD_NEGOTIATION_TRANSMIT, // send `out`; then the transmission phase on `target`
     NBD_NEGOTIATION_CLOSE,    // send `out`, then close
 };
-
-enum { NBD_NEGOTIATION_CONTEXT_ID = 1 }; // of base:allocation
 
 // Puts the greeting into `out`. nbd_negotiation_end frees the buffer (not the target).
 void nbd_negotiation_begin(struct nbd_negotiation *negotiation, const struct nbd_negotiation_source *source);

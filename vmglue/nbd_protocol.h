@@ -53,7 +53,12 @@ enum nbd_option_reply {
 #define NBD_REP_ERR_UNKNOWN 0x80000006u
 #define NBD_REP_ERR_TOO_BIG 0x80000009u
 
-enum nbd_info { NBD_INFO_EXPORT = 0, NBD_INFO_NAME = 1, NBD_INFO_BLOCK_SIZE = 3 };
+enum nbd_info {
+    NBD_INFO_EXPORT = 0,
+    NBD_INFO_NAME = 1,
+    NBD_INFO_DESCRIPTION = 2,
+    NBD_INFO_BLOCK_SIZE = 3,
+};
 
 enum nbd_transmission_flag {
     NBD_FLAG_HAS_FLAGS = 1 << 0,
@@ -91,6 +96,7 @@ enum { NBD_CHUNK_DONE = 1 << 0 }; // flag of the last chunk of a reply
 enum nbd_chunk {
     NBD_CHUNK_NONE = 0,
     NBD_CHUNK_OFFSET_DATA = 1,
+    NBD_CHUNK_OFFSET_HOLE = 2,
     NBD_CHUNK_BLOCK_STATUS = 5,
     NBD_CHUNK_ERROR = 32769,
 };

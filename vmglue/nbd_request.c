@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each command means on a volume or a base, and how its reply reads.
+// What each command means on a volume or a base.
 //
 // A request is judged once, by its header alone (nbd_request_admit): a refused write's payload is still
-// received, and dropped. READ and BLOCK_STATUS use structured replies when these were agreed; all other
-// commands have no payload in their replies and get simple ones, which the protocol allows and which are the
-// shortest.
+// received, and dropped. The size it is judged by is the one of that moment: a volume may be resized while
+// clients use it, and the engine looks again.
 #include "vmglue/nbd_connection.h"
+#include "vmglue/nbd_context.h"
 
 #include <errno.h>
-#include <string.h>
+#include <stddef.h>
 
 enum {
     STATUS_DESCRIPTORS = 1023,   // with the context id they fill 8 KiB
     STATUS_SPAN_BYTES = 1 << 30, // looked at for one reply: bounds the time on the loop
+    CACHE_PIECE_BYTES = 256 * 1024,
 };
 
 static uint64_t size_bytes(const struct nbd_connection *connection)
@@ -26,11 +27,11 @@ static bool changes_data(unsigned type)
     return type == NBD_CMD_WRITE || type == NBD_CMD_TRIM || type == NBD_CMD_WRITE_ZEROES;
 }
 
-static unsigned allowed_flags(unsigned type)
+static unsigned allowed_flags(const struct nbd_connection *connection, unsigned type)
 {
     switch (type) {
     case NBD_CMD_READ:
-        return NBD_CMD_FLAG_FUA | NBD_CMD_FLAG_DF;
+        return NBD_CMD_FLAG_FUA | (connection->structured ? NBD_CMD_FLAG_DF : 0);
     case NBD_CMD_WRITE_ZEROES:
         return NBD_CMD_FLAG_FUA | NBD_CMD_FLAG_NO_HOLE | NBD_CMD_FLAG_FAST_ZERO;
     case NBD_CMD_BLOCK_STATUS:
@@ -42,10 +43,10 @@ static unsigned allowed_flags(unsigned type)
 
 static int judge(struct nbd_connection *connection, const struct nbd_request_header *header)
 {
-    if (header->type > NBD_CMD_BLOCK_STATUS || header->flags & ~allowed_flags(header->type))
+    if (header->type > NBD_CMD_BLOCK_STATUS || header->flags & ~allowed_flags(connection, header->type))
         return -EINVAL;
     if (header->type == NBD_CMD_FLUSH)
-        return 0;
+        return header->offset || header->length ? -EINVAL : 0; // reserved
     if (changes_data(header->type) && connection->target.read_only)
         return -EPERM;
     if ((header->type == NBD_CMD_READ || header->type == NBD_CMD_WRITE) &&
@@ -56,8 +57,10 @@ static int judge(struct nbd_connection *connection, const struct nbd_request_hea
         bool adds = header->type == NBD_CMD_WRITE || header->type == NBD_CMD_WRITE_ZEROES;
         return adds ? -ENOSPC : -EINVAL;
     }
-    if (header->type == NBD_CMD_BLOCK_STATUS && (!connection->allocation || header->length == 0))
+    if (header->type == NBD_CMD_BLOCK_STATUS && (!connection->contexts || header->length == 0))
         return -EINVAL;
+    if (header->type == NBD_CMD_CACHE && header->length > NBD_PAYLOAD_MAX_BYTES)
+        return -EOPNOTSUPP;
     return 0;
 }
 
@@ -71,57 +74,25 @@ void nbd_request_admit(struct nbd_connection *connection, struct nbd_request *re
         return;
     if (header->type == NBD_CMD_READ || header->type == NBD_CMD_WRITE)
         request->buffer_bytes = header->length;
+    else if (header->type == NBD_CMD_CACHE)
+        request->buffer_bytes = header->length < CACHE_PIECE_BYTES ? header->length : CACHE_PIECE_BYTES;
     else if (header->type == NBD_CMD_BLOCK_STATUS)
         request->buffer_bytes = 4 + 8 * STATUS_DESCRIPTORS;
-}
-
-static void reply_error_chunk(struct nbd_request *request, int result)
-{
-    const char *text = result == -EBADMSG  ? "stored bytes are damaged"
-                       : result == -ESTALE ? "the store has stopped; restart it"
-                       : result == -EINVAL ? "outside the export, or not a valid request"
-                                           : "the request failed";
-    size_t text_bytes = strlen(text);
-    nbd_protocol_chunk(request->reply, NBD_CHUNK_DONE, NBD_CHUNK_ERROR, request->header.cookie,
-            (uint32_t)(6 + text_bytes));
-    nbd_protocol_put_u32(request->reply + NBD_CHUNK_BYTES, nbd_protocol_error(result));
-    nbd_protocol_put_u16(request->reply + NBD_CHUNK_BYTES + 4, (uint16_t)text_bytes);
-    memcpy(request->reply + NBD_CHUNK_BYTES + 6, text, text_bytes);
-    request->reply_bytes = (unsigned)(NBD_CHUNK_BYTES + 6 + text_bytes);
-}
-
-static void reply_read(struct nbd_connection *connection, struct nbd_request *request)
-{
-    const struct nbd_request_header *header = &request->header;
-    request->reply_payload_bytes = header->length;
-    if (!connection->structured) {
-        nbd_protocol_simple_reply(request->reply, 0, header->cookie);
-        request->reply_bytes = NBD_SIMPLE_REPLY_BYTES;
-    } else if (header->length == 0) {
-        nbd_protocol_chunk(request->reply, NBD_CHUNK_DONE, NBD_CHUNK_NONE, header->cookie, 0);
-        request->reply_bytes = NBD_CHUNK_BYTES;
-    } else {
-        nbd_protocol_chunk(
-                request->reply, NBD_CHUNK_DONE, NBD_CHUNK_OFFSET_DATA, header->cookie, 8 + header->length);
-        nbd_protocol_put_u64(request->reply + NBD_CHUNK_BYTES, header->offset);
-        request->reply_bytes = NBD_CHUNK_BYTES + 8;
-    }
 }
 
 static void finish(struct nbd_connection *connection, struct nbd_request *request, int result)
 {
     unsigned type = request->header.type;
     bool answers_in_chunks = connection->structured && (type == NBD_CMD_READ || type == NBD_CMD_BLOCK_STATUS);
-    request->reply_payload_bytes = 0;
     connection->counted.errors_total += result < 0;
-    if (result < 0 && answers_in_chunks) {
-        reply_error_chunk(request, result);
-    } else if (result < 0 || type != NBD_CMD_READ) {
-        nbd_protocol_simple_reply(request->reply, nbd_protocol_error(result), request->header.cookie);
-        request->reply_bytes = NBD_SIMPLE_REPLY_BYTES;
-    } else {
-        reply_read(connection, request);
-    }
+    if (result < 0 && answers_in_chunks)
+        nbd_reply_error_chunk(request, result);
+    else if (result < 0 || type != NBD_CMD_READ)
+        nbd_reply_simple(request, result);
+    else if (connection->structured)
+        nbd_reply_data_chunks(request);
+    else
+        nbd_reply_data(request);
     nbd_connection_reply(connection, request);
 }
 
@@ -131,8 +102,8 @@ static void io_done(struct volume_io *io, int result)
     finish(request->connection, request, result);
 }
 
-static void submit(struct nbd_connection *connection, struct nbd_request *request, enum volume_op op,
-        uint64_t offset, uint64_t length)
+static void submit_to(struct nbd_connection *connection, struct nbd_request *request, enum volume_op op,
+        uint64_t offset, uint64_t length, void (*done)(struct volume_io *io, int result))
 {
     struct volume_io *io = &request->io;
     *io = (struct volume_io){
@@ -143,13 +114,51 @@ static void submit(struct nbd_connection *connection, struct nbd_request *reques
             .offset = offset,
             .length = length,
             .buffer = request->buffer,
-            .done = io_done,
+            .done = done,
             .context = request,
     };
     if (connection->target.volume)
         volume_submit(connection->target.volume, io);
     else
         base_submit(connection->target.base, connection->loop, io);
+}
+
+static void submit(struct nbd_connection *connection, struct nbd_request *request, enum volume_op op,
+        uint64_t offset, uint64_t length)
+{
+    submit_to(connection, request, op, offset, length, io_done);
+}
+
+// CACHE reads its range piece by piece into one buffer, so that what lies behind the engine (files, frames,
+// nodes) has been seen once; between two pieces the loop does other work.
+static void cache_piece(struct nbd_connection *connection, struct nbd_request *request);
+
+static void cache_work(struct loop_work *work)
+{
+    struct nbd_request *request = (struct nbd_request *)((char *)work - offsetof(struct nbd_request, work));
+    cache_piece(request->connection, request);
+}
+
+static void cache_done(struct volume_io *io, int result)
+{
+    struct nbd_request *request = io->context;
+    request->done_bytes += (uint32_t)io->length;
+    if (result < 0 || request->done_bytes == request->header.length) {
+        finish(request->connection, request, result);
+        return;
+    }
+    request->work.run = cache_work;
+    loop_post(request->connection->loop, &request->work);
+}
+
+static void cache_piece(struct nbd_connection *connection, struct nbd_request *request)
+{
+    uint32_t left = request->header.length - request->done_bytes;
+    if (connection->broken || connection->stop_ran)
+        finish(connection, request, -ESHUTDOWN); // nobody waits for it any more
+    else
+        submit_to(connection, request, VOLUME_READ, request->header.offset + request->done_bytes,
+                left < CACHE_PIECE_BYTES ? left : CACHE_PIECE_BYTES, cache_done);
 }
 
 static void execute_trim(struct nbd_connection *connection, struct nbd_request *request)
@@ -217,10 +226,12 @@ static void execute_block_status(struct nbd_connection *connection, struct nbd_r
         return;
     }
     uint32_t payload_bytes = 4 + 8 * status.count;
-    nbd_protocol_put_u32(bytes, NBD_NEGOTIATION_CONTEXT_ID);
-    nbd_protocol_chunk(request->reply, NBD_CHUNK_DONE, NBD_CHUNK_BLOCK_STATUS, header->cookie, payload_bytes);
-    request->reply_bytes = NBD_CHUNK_BYTES;
-    request->reply_payload_bytes = payload_bytes;
+    nbd_protocol_put_u32(bytes, nbd_context_wire_id(NBD_CONTEXT_ALLOCATION));
+    nbd_protocol_chunk(request->head, NBD_CHUNK_DONE, NBD_CHUNK_BLOCK_STATUS, header->cookie, payload_bytes);
+    request->own_iov[0] = (struct iovec){request->head, NBD_CHUNK_BYTES};
+    request->own_iov[1] = (struct iovec){bytes, payload_bytes};
+    request->iov = request->own_iov;
+    request->iov_count = 2;
     nbd_connection_reply(connection, request);
 }
 
@@ -253,8 +264,9 @@ void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *
     case NBD_CMD_BLOCK_STATUS:
         execute_block_status(connection, request);
         break;
-    default: // NBD_CMD_CACHE: there is nothing nearer to the reader than the page cache to put it in
-        finish(connection, request, 0);
+    default: // NBD_CMD_CACHE
+        request->done_bytes = 0;
+        cache_piece(connection, request);
         break;
     }
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 static const uint64_t default_negotiation_timeout_ns = 30000000000;
+static const uint64_t default_stall_timeout_ns = 30000000000;
 static const uint64_t retry_ns = 50000000; // of an accept without descriptors or places left
 enum { SOCKET_BUFFER_BYTES = 2 * 1024 * 1024 };
 
@@ -69,6 +70,8 @@ static int open_target(void *context, const char *name, struct nbd_target *ret_t
         target.size_bytes = volume_size_bytes(target.volume);
         target.read_only = export.read_only;
     }
+    _Static_assert(sizeof target.description == sizeof export.description, "they are copied");
+    memcpy(target.description, export.description, sizeof target.description);
     *ret_target = target;
     return 0;
 }
@@ -84,8 +87,8 @@ void nbd_server_close_target(struct nbd_target *target)
     target->base = base_close(target->base);
 }
 
-static void list_exports(
-        void *context, void (*each)(void *each_context, const char *name), void *each_context)
+static void list_exports(void *context,
+        void (*each)(void *each_context, const char *name, const char *description), void *each_context)
 {
     struct nbd_server *server = context;
     server->config.list(server->config.context, each, each_context);
@@ -94,6 +97,16 @@ static void list_exports(
 const struct nbd_negotiation_source *nbd_server_source(struct nbd_server *server)
 {
     return &server->source;
+}
+
+struct nbd_budget *nbd_server_budget(struct nbd_server *server)
+{
+    return server->config.budget;
+}
+
+uint64_t nbd_server_stall_ns(struct nbd_server *server)
+{
+    return server->config.stall_timeout_ns;
 }
 
 // ---- The list ----
@@ -302,6 +315,10 @@ int nbd_server_start(
         server->config.max_connections = 256;
     if (server->config.negotiation_timeout_ns == 0)
         server->config.negotiation_timeout_ns = default_negotiation_timeout_ns;
+    if (server->config.stall_timeout_ns == 0)
+        server->config.stall_timeout_ns = default_stall_timeout_ns;
+    if (!server->config.budget)
+        server->config.budget = nbd_budget_of_process();
     server->source = (struct nbd_negotiation_source){
             .open = open_target,
             .close = close_target,

@@ -6,21 +6,25 @@
 // over). The listening descriptor is the caller's: it stays open after nbd_server_stop (the keeper holds a
 // second copy); it is made non-blocking. Durability: a reply to FLUSH, or to a request with FUA, means what
 // VOLUME_FLUSH and VOLUME_FUA mean; any other reply means that the change survives this process. Limits: 64
-// requests and about 64 MiB of payload in flight a connection (then the server stops reading from it);
-// payloads up to 32 MiB; TRIM, WRITE_ZEROES and BLOCK_STATUS up to what 32 bits say.
-// An export is open (its volume cannot be deleted) from GO or EXPORT_NAME until the connection's last request
-// is done.
+// requests and about 64 MiB of payload in flight a connection, and all connections together what the budget
+// says (then the server stops reading from it); payloads up to 32 MiB; TRIM, WRITE_ZEROES and BLOCK_STATUS up
+// to what 32 bits say. An export is open (its volume cannot be deleted) from GO or EXPORT_NAME until the
+// connection's last request is done.
 #pragma once
 
 #include "snapshot/volume.h"
 
 struct nbd_server;
+struct nbd_budget;
+
+enum { NBD_EXPORT_DESCRIPTION_MAX = 127 };
 
 struct nbd_export {
     bool found;
     bool read_only;
-    struct volume_id volume; // or
-    struct base_id base;     // a snapshot, read-only
+    struct volume_id volume;                          // or
+    struct base_id base;                              // a snapshot, read-only
+    char description[NBD_EXPORT_DESCRIPTION_MAX + 1]; // for people; "" = none
 };
 
 struct nbd_server_config {
@@ -30,10 +34,15 @@ struct nbd_server_config {
     unsigned max_connections;        // 0 = 256; more wait in the listener's queue
     uint64_t negotiation_timeout_ns; // from accept to the transmission phase; 0 = 30 s; slower clients are
                                      // dropped
+    struct nbd_budget *budget;       // payload memory shared with other servers; NULL = the process's own
+    uint64_t stall_timeout_ns; // a client that holds shared memory and moves nothing for so long while others
+                               // wait for memory is dropped; 0 = 30 s
     // Which thing a name means (an empty name is the default export). Called on the loop: must not block.
     void (*resolve)(void *context, const char *name, struct nbd_export *ret_export);
-    // Calls each() for every name LIST may show; NULL = LIST answers ERR_POLICY.
-    void (*list)(void *context, void (*each)(void *each_context, const char *name), void *each_context);
+    // Calls each() for every name LIST may show, with words for people or NULL; NULL = LIST answers
+    // ERR_POLICY.
+    void (*list)(void *context, void (*each)(void *each_context, const char *name, const char *description),
+            void *each_context);
     void *context;
 };
 int nbd_server_start(

@@ -25,10 +25,10 @@ static void close_export(void *context, struct nbd_target *target)
     open_count--;
 }
 
-static void list_exports(
-        void *context, void (*each)(void *each_context, const char *name), void *each_context)
+static void list_exports(void *context,
+        void (*each)(void *each_context, const char *name, const char *description), void *each_context)
 {
-    each(each_context, "disk");
+    each(each_context, "disk", "a disk");
 }
 
 // What is in `out` after the greeting: option replies, and after EXPORT_NAME ten bytes and perhaps 124 zeros.

@@ -24,13 +24,15 @@ GUARD_SECONDS = 120     # against hangs only: no test measures time
 class Client:
     """One connection. Without `export`, only the greeting is exchanged and the caller haggles."""
 
-    def __init__(self, path, export=None, structured=True, allocation=True):
+    def __init__(self, path, export=None, structured=True, contexts=("base:allocation",)):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(path)    # waits while the listener's queue is full
         self.socket.settimeout(GUARD_SECONDS)
         self.cookie = 0
         self.replies = {}
-        self.commands = {}
+        self.requests = {}      # cookie: (command, offset, length, flags), until its last chunk
+        self.chunks = {}        # cookie: [(type, payload), ...]
+        self.context_names = {}
         magic, option_magic, self.server_flags = struct.unpack(">QQH", self.receive(18))
         assert (magic, option_magic) == (0x4E42444D41474943, OPTION_MAGIC)
         self.send(struct.pack(">I", 3))
@@ -38,8 +40,8 @@ class Client:
         if export is not None:
             if structured:
                 self.agree_structured()
-                if allocation:
-                    self.option(SET_META, self.meta(export, ["base:allocation"]))
+                if contexts:
+                    self.set_contexts(export, contexts)
             self.go(export)
 
     def close(self):
@@ -98,6 +100,14 @@ class Client:
         assert kind == REP_ACK
         self.structured = True
 
+    def set_contexts(self, export, queries):
+        """Agrees on metadata contexts; returns their names."""
+        kind, replies = self.option(SET_META, self.meta(export, queries))
+        assert kind == REP_ACK, (hex(kind), replies)
+        self.context_names = {struct.unpack(">I", data[:4])[0]: data[4:].decode() for code, data in replies if code == REP_META}
+        assert len(self.context_names) == len(replies) - 1, "two contexts with one number"
+        return sorted(self.context_names.values())
+
     def go(self, export):
         kind, replies = self.option(GO, self.info(export, [3]))
         assert kind == REP_ACK, (hex(kind), replies)
@@ -112,46 +122,94 @@ class Client:
 
     # ---- Requests ----
 
-    def post(self, command, offset=0, length=0, flags=0, payload=b""):
+    def expect(self, command, offset=0, length=0, flags=0):
+        """A cookie for a request that the caller sends."""
         self.cookie += 1
-        self.commands[self.cookie] = command
-        self.send(struct.pack(">IHHQQI", REQUEST_MAGIC, flags, command, self.cookie, offset, length) + payload)
+        self.requests[self.cookie] = (command, offset, length, flags)
         return self.cookie
 
-    def read_reply(self, lengths):
-        """Takes one whole reply: (cookie, errno, data). BLOCK_STATUS data is [(length, flags), ...]."""
-        magic, = struct.unpack(">I", self.receive(4))
-        if magic == SIMPLE_MAGIC:
-            error, cookie = struct.unpack(">IQ", self.receive(12))
-            data = self.receive(lengths[cookie]) if not error and self.commands[cookie] == READ else b""
-            return cookie, error, data
-        assert magic == CHUNK_MAGIC, hex(magic)
-        flags, kind, cookie, size = struct.unpack(">HHQI", self.receive(16))
-        body = self.receive(size)
-        assert flags & 1, "this client expects replies of one chunk"
-        if kind & 0x8000:
-            error, text_size = struct.unpack(">IH", body[:6])
-            assert len(body) == 6 + text_size
-            return cookie, error, b""
-        if kind == 0:
-            return cookie, 0, b""
-        if kind == 1:
-            assert len(body) > 8
-            return cookie, 0, body[8:]
-        assert kind == 5, kind
-        words = struct.unpack(f">{size // 4}I", body)
-        return cookie, 0, list(zip(words[1::2], words[2::2]))
+    def header(self, command, offset=0, length=0, flags=0):
+        cookie = self.expect(command, offset, length, flags)
+        return struct.pack(">IHHQQI", REQUEST_MAGIC, flags, command, cookie, offset, length)
 
-    def wait(self, cookie, length=0):
-        self.lengths = getattr(self, "lengths", {})
-        self.lengths[cookie] = length
+    def post(self, command, offset=0, length=0, flags=0, payload=b""):
+        self.send(self.header(command, offset, length, flags) + payload)
+        return self.cookie
+
+    def read_reply(self):
+        """Takes one whole reply: (cookie, errno, data). BLOCK_STATUS data is {context: [(length, flags), ...]}."""
+        while True:
+            magic, = struct.unpack(">I", self.receive(4))
+            if magic == SIMPLE_MAGIC:
+                error, cookie = struct.unpack(">IQ", self.receive(12))
+                command, _, length, _ = self.requests.pop(cookie)
+                assert not (self.structured and command == READ), "a simple reply to a structured read"
+                return cookie, error, self.receive(length) if not error and command == READ else b""
+            assert magic == CHUNK_MAGIC and self.structured, hex(magic)
+            flags, kind, cookie, size = struct.unpack(">HHQI", self.receive(16))
+            assert cookie in self.requests and flags in (0, 1), (cookie, flags)
+            self.chunks.setdefault(cookie, []).append((kind, self.receive(size)))
+            if flags & 1:
+                return (cookie, *self.assemble(self.requests.pop(cookie), self.chunks.pop(cookie)))
+
+    def assemble(self, request, chunks):
+        """(errno, data) of the chunks of one reply; every rule of the protocol about them is checked."""
+        command, offset, length, flags = request
+        errors = [body for kind, body in chunks if kind & 0x8000]
+        for body in errors:
+            error, text_size = struct.unpack(">IH", body[:6])
+            assert error and len(body) == 6 + text_size
+            return error, b""
+        if command == STATUS:
+            return 0, self.assemble_status(length, flags, chunks)
+        if command != READ:
+            assert chunks == [(0, b"")], chunks
+            return 0, b""
+        content = [(kind, body) for kind, body in chunks if kind != 0]
+        assert len(content) == len(chunks) or chunks[-1] == (0, b"")
+        assert len(content) <= 1 or not flags & DF, "fragments although the client asked for none"
+        self.last_chunks = []       # for tests: (offset, size, is a hole)
+        data = bytearray(length)
+        covered = 0
+        for kind, body in sorted(content, key=lambda chunk: chunk[1][:8]):
+            at, = struct.unpack(">Q", body[:8])
+            if kind == 1:
+                size = len(body) - 8
+                data[at - offset:at - offset + size] = body[8:]
+            else:
+                assert kind == 2 and len(body) == 12, kind
+                size, = struct.unpack(">I", body[8:])
+            assert size > 0 and at == offset + covered, "chunks with gaps, or one over the other"
+            covered += size
+            self.last_chunks.append((at, size, kind == 2))
+        assert covered == length == len(data), (covered, length)
+        return 0, bytes(data)
+
+    def assemble_status(self, length, flags, chunks):
+        result = {}
+        for kind, body in chunks:
+            assert kind == 5 and len(body) >= 12 and len(body) % 8 == 4, kind
+            words = struct.unpack(f">{len(body) // 4}I", body)
+            extents = list(zip(words[1::2], words[2::2]))
+            name = self.context_names[words[0]]
+            assert name not in result, "one context twice"
+            assert all(size > 0 for size, _ in extents)
+            assert sum(size for size, _ in extents[:-1]) < length
+            assert all(one[1] != two[1] for one, two in zip(extents, extents[1:])), "extents that are one"
+            if flags & REQ_ONE:
+                assert len(extents) == 1 and extents[0][0] <= length, extents
+            result[name] = extents
+        assert sorted(result) == sorted(self.context_names.values()), "a context is missing"
+        return result
+
+    def wait(self, cookie):
         while cookie not in self.replies:
-            got, error, data = self.read_reply(self.lengths)
+            got, error, data = self.read_reply()
             self.replies[got] = (error, data)
         return self.replies.pop(cookie)
 
     def do(self, command, offset=0, length=0, flags=0, payload=b""):
-        return self.wait(self.post(command, offset, length, flags, payload), length)
+        return self.wait(self.post(command, offset, length, flags, payload))
 
     def write(self, offset, payload, flags=0):
         error, _ = self.do(WRITE, offset, len(payload), flags, payload)
@@ -162,7 +220,7 @@ class Client:
         assert error == 0, f"READ {offset}+{length}: {os.strerror(error)}"
         return data
 
-    def extents(self, offset=0, length=None, flags=0):
+    def extents(self, offset=0, length=None, flags=0, context="base:allocation"):
         """The whole range's extents, merged: [(offset, length, flags), ...]."""
         end = self.size if length is None else offset + length
         result = []
@@ -170,11 +228,7 @@ class Client:
             asked = min(end - offset, 0xFFFFFE00)
             error, extents = self.do(STATUS, offset, asked, flags)
             assert error == 0 and extents, (error, extents)
-            assert all(size > 0 for size, _ in extents)
-            assert sum(size for size, _ in extents[:-1]) < asked
-            if flags & REQ_ONE:
-                assert len(extents) == 1 and extents[0][0] <= asked
-            for size, state in extents:
+            for size, state in extents[context]:
                 if result and result[-1][2] == state:
                     result[-1] = (result[-1][0], result[-1][1] + size, state)
                 else:
@@ -187,12 +241,12 @@ class Client:
 class TestDaemon:
     """nbd_daemon over a store of its own; `with` ends it."""
 
-    def __init__(self, directory=None, loops=2, negotiation_ms=0, log_budget=0):
+    def __init__(self, directory=None, loops=2, negotiation_ms=0, log_budget=0, payload_bytes=0, stall_ms=0):
         self.keep = tempfile.TemporaryDirectory(prefix="ramet-nbd-") if directory is None else None
         self.directory = directory or self.keep.name
         self.socket = os.path.join(self.directory, "nbd.sock")
         self.store = os.path.join(self.directory, "store")
-        self.arguments = [str(loops), str(negotiation_ms), str(log_budget)]
+        self.arguments = [str(value) for value in (loops, negotiation_ms, log_budget, payload_bytes, stall_ms)]
         os.makedirs(self.store, exist_ok=True)
         self.start()
 
@@ -214,6 +268,10 @@ class TestDaemon:
 
     def stat(self):
         return json.loads(self.do("stat"))
+
+    def resident_bytes(self):
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def wait_idle(self):
         """Until the server has seen the end of every connection that was closed."""

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small daemon for tests: a store, its NBD exports, and commands on standard input.
 //
-// usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES]]]     (0 = the usual value)
+// usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES [PAYLOAD_BYTES [STALL_MS]]]]]
+//   (0 = the usual value)
 //   create NAME BYTES | fork SNAPSHOT NAME | snapshot VOLUME NAME | rm NAME | resize NAME BYTES | stat |
 //   flush
 // Every command is answered by one line, "ok ..." or "error TEXT". The store is made when the directory holds
 // none. Exports: volumes by name, then snapshots by name. It ends, cleanly, at the end of its input.
 #include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
+#include "vmglue/nbd_budget.h"
 #include "vmglue/nbd_server.h"
 #include "vmglue/unix_socket.h"
 
@@ -23,6 +25,7 @@
 enum { LOOPS_MAX = 8 };
 
 static struct store *store;
+static struct nbd_budget budget;
 
 static void die(const struct error *err)
 {
@@ -39,15 +42,17 @@ static void resolve(void *context, const char *name, struct nbd_export *ret_expo
     if (store_volume_find(store, name, &volume) >= 0) {
         ret_export->found = true;
         ret_export->volume = volume.id;
+        snprintf(ret_export->description, sizeof ret_export->description, "volume %s", name);
     } else if (store_doc_find(store, DOC_SNAPSHOT, name, &doc) >= 0) {
         ret_export->found = doc.base_count > 0;
         ret_export->base = doc.bases[0];
+        snprintf(ret_export->description, sizeof ret_export->description, "snapshot %s", name);
         doc_free(&doc);
     }
 }
 
 struct listing {
-    void (*each)(void *context, const char *name);
+    void (*each)(void *context, const char *name, const char *description);
     void *context;
 };
 
@@ -55,16 +60,17 @@ static void list_volume(void *context, const struct volume_info *info)
 {
     struct listing *listing = context;
     if (info->name[0])
-        listing->each(listing->context, info->name);
+        listing->each(listing->context, info->name, "volume");
 }
 
 static void list_doc(void *context, const struct doc *doc)
 {
     struct listing *listing = context;
-    listing->each(listing->context, doc->name);
+    listing->each(listing->context, doc->name, "snapshot");
 }
 
-static void list(void *context, void (*each)(void *each_context, const char *name), void *each_context)
+static void list(void *context, void (*each)(void *each_context, const char *name, const char *description),
+        void *each_context)
 {
     struct listing listing = {each, each_context};
     store_volume_list(store, list_volume, &listing);
@@ -181,17 +187,21 @@ static void print_stat(struct nbd_server *server)
     struct nbd_server_stat nbd;
     uint64_t enters = 0;
     store_stat(store, &stat);
+    size_t payload_bytes, payload_peak_bytes;
     nbd_server_stat(server, &nbd);
+    nbd_budget_stat(&budget, &payload_bytes, &payload_peak_bytes);
     for (unsigned i = 0; i < store_loop_count(store); i++)
         enters += io_ring_enter_count(store_loop(store, i));
     printf("ok {\"log_used_bytes\":%" PRIu64 ",\"written_bytes_total\":%" PRIu64
            ",\"sync_count_total\":%" PRIu64 ",\"live_block_refs\":%" PRIu64 ",\"volumes\":%" PRIu64
            ",\"recovered_records\":%" PRIu64 ",\"connections\":%u,\"connections_total\":%" PRIu64
            ",\"requests_total\":%" PRIu64 ",\"errors_total\":%" PRIu64 ",\"receives_total\":%" PRIu64
-           ",\"sends_total\":%" PRIu64 ",\"enters\":%" PRIu64 "}\n",
+           ",\"sends_total\":%" PRIu64 ",\"enters\":%" PRIu64
+           ",\"payload_bytes\":%zu,\"payload_peak_bytes\":%zu}\n",
             stat.log_used_bytes, stat.written_bytes_total, stat.sync_count_total, stat.live_block_refs,
             stat.volumes, stat.recovered_records, nbd_server_connections(server), nbd.connections_total,
-            nbd.requests_total, nbd.errors_total, nbd.receives_total, nbd.sends_total, enters);
+            nbd.requests_total, nbd.errors_total, nbd.receives_total, nbd.sends_total, enters, payload_bytes,
+            payload_peak_bytes);
 }
 
 static void run_command(struct nbd_server *server, char *line)
@@ -248,6 +258,11 @@ static void open_store(
         die(&err);
 }
 
+static uint64_t argument(int argc, char **argv, int index)
+{
+    return argc > index ? strtoull(argv[index], NULL, 10) : 0;
+}
+
 int main(int argc, char **argv)
 {
     struct loop *loops[LOOPS_MAX];
@@ -255,7 +270,8 @@ int main(int argc, char **argv)
     struct nbd_server *server;
     int listen_fd;
     if (argc < 3) {
-        fprintf(stderr, "usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES]]]\n");
+        fprintf(stderr, "usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES "
+                        "[PAYLOAD_BYTES [STALL_MS]]]]]\n");
         return 2;
     }
     unsigned loop_count = argc > 3 ? (unsigned)atoi(argv[3]) : 2;
@@ -268,7 +284,9 @@ int main(int argc, char **argv)
             return 1;
         }
     }
-    open_store(loops, loop_count, argv[1], argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
+    open_store(loops, loop_count, argv[1], argument(argc, argv, 5));
+    uint64_t payload_bytes = argument(argc, argv, 6);
+    nbd_budget_init(&budget, payload_bytes ? payload_bytes : NBD_BUDGET_DEFAULT_BYTES);
     for (unsigned i = 0; i < loop_count; i++) {
         if (io_ring_thread_start(loops[i]) < 0)
             return 1;
@@ -279,7 +297,9 @@ int main(int argc, char **argv)
             .store = store,
             .loop = loops[0],
             .listen_fd = listen_fd,
-            .negotiation_timeout_ns = argc > 4 ? strtoull(argv[4], NULL, 10) * 1000000 : 0,
+            .negotiation_timeout_ns = argument(argc, argv, 4) * 1000000,
+            .budget = &budget,
+            .stall_timeout_ns = argument(argc, argv, 7) * 1000000,
             .resolve = resolve,
             .list = list,
     };

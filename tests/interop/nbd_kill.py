@@ -83,7 +83,7 @@ class Writers:
                 cookie = client.post(WRITE, block * 4096, 4096, 0, stamp(block, version))
                 flying[cookie] = block
                 self.versions[cookie] = version
-            cookie, error, _ = client.read_reply({})
+            cookie, error, _ = client.read_reply()
             assert error == 0, f"write: error {error}"
             self.ledger.answer(flying.pop(cookie), self.versions[cookie])
             self.answers += 1
@@ -97,13 +97,11 @@ class Writers:
             for block in range(first, first + 8192):
                 self.ledger.send(block, version)
             payload = b"".join(stamp(block, version) for block in range(first, first + 8192))
-            client.cookie += 1
-            client.commands[client.cookie] = WRITE
-            client.send(struct.pack(">IHHQQI", REQUEST_MAGIC, 0, WRITE, client.cookie, SLOW_AT, len(payload)))
+            client.send(client.header(WRITE, SLOW_AT, len(payload)))
             for at in range(0, len(payload), MIB):
                 client.send(payload[at:at + MIB])
                 select.select([], [], [], 0.002)    # this is what makes the writer slow
-            assert client.read_reply({})[1] == 0
+            assert client.read_reply()[1] == 0
             for block in range(first, first + 8192):
                 self.ledger.answer(block, version)
             self.large_answers += 1

@@ -27,11 +27,11 @@ static void close_export(void *context, struct nbd_target *target)
     open_count--;
 }
 
-static void list_exports(
-        void *context, void (*each)(void *each_context, const char *name), void *each_context)
+static void list_exports(void *context,
+        void (*each)(void *each_context, const char *name, const char *description), void *each_context)
 {
-    each(each_context, "disk");
-    each(each_context, "other");
+    each(each_context, "disk", "a disk");
+    each(each_context, "other", NULL);
 }
 
 static const struct nbd_negotiation_source source = {
@@ -109,7 +109,7 @@ static void a_handshake_in_any_pieces_says_the_same(void **state)
         nbd_negotiation_begin(&negotiation, &source);
         enum nbd_negotiation_step step = feed(&negotiation, bytes.bytes, bytes.size, piece);
         assert_int_equal(step, NBD_NEGOTIATION_TRANSMIT);
-        assert_true(negotiation.structured && negotiation.allocation);
+        assert_true(negotiation.structured && negotiation.contexts);
         if (piece == 1)
             nbd_writer_bytes(&first_answer, negotiation.out.bytes, negotiation.out.size);
         assert_int_equal(negotiation.out.size, first_answer.size);
