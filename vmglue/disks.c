@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/disks.h"
 
-#include "snapshot/txn.h"
+#include "snapshot/passing.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// A doc of this kind lives only as long as the process that made it: pins of bases, imports that are not
-// finished.
-static const char PASSING[] = "{\"passing\":true}";
 
 static int resolve_doc(struct store *store, struct doc *doc, enum disks_kind kind, struct disks_ref *ret_ref)
 {
@@ -291,7 +287,7 @@ int disks_pin(struct disks *disks, const char *name, struct disks_pin *ret_pin, 
         return r;
     struct base_id base = pin.ref.base;
     if (base.value == 0) {
-        struct doc doc = {.kind = DOC_OTHER, .body = (char *)PASSING, .body_bytes = sizeof PASSING - 1};
+        struct doc doc = passing_doc();
         struct txn *txn = txn_begin(disks->store);
         doc.bases[0] = base = txn_freeze(txn, pin.ref.volume);
         doc.base_count = 1;
@@ -319,48 +315,4 @@ void disks_unpin(struct disks *disks, struct disks_pin *pin)
     txn_doc_delete(txn, pin->doc);
     txn_commit_wait(txn, TXN_RESERVE, NULL); // a failed store cleans up at its next start
     pin->doc.value = 0;
-}
-
-struct left_over {
-    struct doc_id doc;
-    struct volume_id volumes[DOC_REFS_MAX];
-    unsigned volume_count;
-    struct left_over *next;
-};
-
-static void collect_left_over(void *context, const struct doc *doc)
-{
-    struct left_over **list = context;
-    if (doc->body_bytes != sizeof PASSING - 1 || memcmp(doc->body, PASSING, doc->body_bytes) != 0)
-        return;
-    struct left_over *left = calloc(1, sizeof *left);
-    if (left == NULL)
-        return;
-    left->doc = doc->id;
-    left->volume_count = doc->volume_count;
-    memcpy(left->volumes, doc->volumes, sizeof left->volumes);
-    left->next = *list;
-    *list = left;
-}
-
-int disks_clean_up(struct store *store, unsigned *ret_count, struct error *err)
-{
-    struct left_over *list = NULL;
-    int r = 0;
-    *ret_count = 0;
-    store_doc_list(store, DOC_OTHER, collect_left_over, &list);
-    while (list != NULL) {
-        struct left_over *left = list;
-        list = left->next;
-        if (r == 0) {
-            struct txn *txn = txn_begin(store);
-            txn_doc_delete(txn, left->doc);
-            for (unsigned i = 0; i < left->volume_count; i++)
-                txn_volume_delete(txn, left->volumes[i]);
-            r = txn_commit_wait(txn, TXN_RESERVE, err);
-            *ret_count += r == 0;
-        }
-        free(left);
-    }
-    return r;
 }

@@ -53,5 +53,3 @@ struct disks_pin {
 };
 int disks_pin(struct disks *disks, const char *name, struct disks_pin *ret_pin, struct error *err);
 void disks_unpin(struct disks *disks, struct disks_pin *pin);
-// At start: deletes what pins and unfinished imports of a dead process left.
-int disks_clean_up(struct store *store, unsigned *ret_count, struct error *err);

@@ -130,6 +130,21 @@ const char *route_json_path_name(struct http_request *request, char *buffer, siz
     return buffer;
 }
 
+int route_json_body(
+        struct http_request *request, const char *const *known, json_t **ret_body, struct error *err)
+{
+    int r = http_request_json(request, ret_body, err);
+    return r < 0 ? r : json_fields_check(*ret_body, known, err);
+}
+
+int route_json_required(const json_t *body, const char *field, const char **ret_value, struct error *err)
+{
+    int r = json_fields_string(body, field, ret_value, err);
+    if (r == 0)
+        return error_set(err, -EINVAL, "field \"%s\" is missing", field);
+    return r < 0 ? r : 0;
+}
+
 int route_json_query_uint(
         struct http_request *request, const char *name, uint64_t *ret_value, struct error *err)
 {

@@ -15,6 +15,12 @@ json_t *route_json_snapshot_by_id(struct service *service, struct doc_id id);
 char *route_json_volume_owner(struct service *service, struct volume_id id);
 // What the path names: {name}, or {name}/{part} ("web/disk"). At least STORE_NAME_MAX + 1 bytes.
 const char *route_json_path_name(struct http_request *request, char *buffer, size_t capacity);
+// The body as an object that holds nothing but the fields of the NULL-terminated list. 0, or -EINVAL with
+// *err.
+int route_json_body(
+        struct http_request *request, const char *const *known, json_t **ret_body, struct error *err);
+// A field that is a string and must be there. 0, or -EINVAL with *err.
+int route_json_required(const json_t *body, const char *field, const char **ret_value, struct error *err);
 // A query parameter that is a size or count. 0 not given, 1 given, -EINVAL with *err.
 int route_json_query_uint(
         struct http_request *request, const char *name, uint64_t *ret_value, struct error *err);

@@ -4,6 +4,7 @@
 // Output that is no UTF-8 is shown with U+FFFD for each bad byte; byte-exact output is in
 // stdout_base64/stderr_base64 when "encoding": "base64" is asked for. A client that leaves ends its command.
 #include "vmglue/json_fields.h"
+#include "vmglue/route_json.h"
 #include "vmglue/sandbox.h"
 
 #include <errno.h>
@@ -162,9 +163,7 @@ static bool call_begin(struct exec_call *call)
     const json_t *env = NULL;
     json_t *body;
     struct error err;
-    int r = http_request_json(call->request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(call->request, known, &body, &err);
     if (r == 0)
         r = take_command(call, body, &err);
     if (r >= 0)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/sandboxes: create, list, show, stop, start, snapshot, fork, rm.
 #include "vmglue/json_fields.h"
+#include "vmglue/route_json.h"
 #include "vmglue/sandbox.h"
 
 #include <errno.h>
@@ -71,9 +72,7 @@ static void create_sandbox(struct http_request *request)
     struct sandbox_create create = {0};
     struct error err;
     json_t *body, *json = NULL;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_string(body, "name", &create.name, &err);
     if (r >= 0)
@@ -131,9 +130,7 @@ static void change_sandbox(struct http_request *request)
     const json_t *labels = NULL;
     json_t *body, *json = NULL;
     struct error err;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_string_map(body, "labels", &labels, &err);
     if (r >= 0)
@@ -157,9 +154,7 @@ static void stop_sandbox(struct http_request *request)
     bool memory = true, force = false;
     json_t *body, *json = NULL;
     struct error err;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_bool(body, "memory", &memory, &err);
     if (r >= 0)
@@ -176,9 +171,7 @@ static void start_sandbox(struct http_request *request)
     bool cold = false;
     json_t *body, *json = NULL;
     struct error err;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_bool(body, "cold", &cold, &err);
     if (r >= 0)
@@ -193,9 +186,7 @@ static void snapshot_sandbox(struct http_request *request)
     struct sandbox_snapshot snapshot = {0};
     json_t *body, *json = NULL;
     struct error err;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_string(body, "name", &snapshot.name, &err);
     if (r >= 0)
@@ -240,9 +231,7 @@ static void fork_sandbox(struct http_request *request)
     uint64_t count = 1;
     json_t *body, *json = NULL;
     struct error err;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_uint(body, "count", 1, SANDBOX_FORKS_MAX, &count, &err);
     fork.count = (unsigned)count;
@@ -274,5 +263,5 @@ const struct http_route routes_sandboxes[] = {
 };
 
 // The first that fits is taken: transfers come before "/v1/volumes/{name}/{part}".
-const struct http_route *const routes_all[] = {routes_store, routes_transfers, routes_volumes,
-        routes_snapshots, routes_sandboxes, routes_exec, routes_files, NULL};
+const struct http_route *const routes_all[] = {routes_store, routes_archives, routes_transfers, routes_ranges,
+        routes_volumes, routes_snapshots, routes_sandboxes, routes_exec, routes_files, NULL};

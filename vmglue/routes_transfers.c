@@ -20,15 +20,11 @@ static void start_import(struct http_request *request)
     uint64_t size = 0;
     struct error err;
     json_t *body;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
-        r = json_fields_string(body, "name", &name, &err);
+        r = route_json_required(body, "name", &name, &err);
     if (r >= 0)
         r = json_fields_uint(body, "size_bytes", 0, 1ull << DISKS_SIZE_MAX_SHIFT, &size, &err);
-    if (r >= 0 && name == NULL)
-        r = error_set(&err, -EINVAL, "field \"name\" is missing");
     if (r >= 0)
         r = import_export_import(service->transfers, name, size, &session, &err);
     if (r < 0) {
@@ -73,13 +69,9 @@ static void start_export(struct http_request *request)
     const char *name = NULL;
     struct error err;
     json_t *body;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
-        r = json_fields_string(body, "name", &name, &err);
-    if (r >= 0 && name == NULL)
-        r = error_set(&err, -EINVAL, "field \"name\" is missing");
+        r = route_json_required(body, "name", &name, &err);
     if (r >= 0)
         r = import_export_export(service->transfers, name, &session, &err);
     if (r < 0) {

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIFF_RANGES_MAX = 100000 };
-
 struct list_context {
     struct service *service;
     json_t *list;
@@ -67,17 +65,13 @@ static void create_volume(struct http_request *request)
     struct volume_id id;
     struct error err;
     json_t *body;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
-        r = json_fields_string(body, "name", &name, &err);
+        r = route_json_required(body, "name", &name, &err);
     if (r >= 0)
         r = json_fields_string(body, "from", &from, &err);
     if (r >= 0)
         r = json_fields_uint(body, "size_bytes", 1, 1ull << DISKS_SIZE_MAX_SHIFT, &size, &err);
-    if (r >= 0 && name == NULL)
-        r = error_set(&err, -EINVAL, "field \"name\" is missing");
     if (r >= 0 && from == NULL && size == 0)
         r = error_set(&err, -EINVAL,
                 "field \"size_bytes\" is missing (or give \"from\": a volume or snapshot to fork)");
@@ -112,9 +106,7 @@ static void change_volume(struct http_request *request)
     struct disks_ref ref;
     struct error err;
     json_t *body;
-    int r = http_request_json(request, &body, &err);
-    if (r == 0)
-        r = json_fields_check(body, known, &err);
+    int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = json_fields_string(body, "name", &new_name, &err);
     if (r >= 0)
@@ -149,13 +141,10 @@ static int take_name(struct http_request *request, bool required, const char **r
 {
     static const char *const known[] = {"name", NULL};
     json_t *body;
-    int r = http_request_json(request, &body, err);
-    if (r == 0)
-        r = json_fields_check(body, known, err);
+    int r = route_json_body(request, known, &body, err);
     if (r >= 0)
-        r = json_fields_string(body, "name", ret_name, err);
-    if (r >= 0 && *ret_name == NULL && required)
-        r = error_set(err, -EINVAL, "field \"name\" is missing");
+        r = required ? route_json_required(body, "name", ret_name, err)
+                     : json_fields_string(body, "name", ret_name, err);
     return r < 0 ? r : 0;
 }
 
@@ -192,61 +181,6 @@ static void snapshot_volume(struct http_request *request)
         http_reply_json(request, 201, route_json_snapshot_by_id(service, id));
 }
 
-struct diff_context {
-    json_t *ranges;
-    uint64_t changed;
-};
-
-static bool add_range(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
-{
-    struct diff_context *diff = context;
-    static const char *const names[] = {
-            [EXTENT_DATA] = "data", [EXTENT_ZERO] = "zero", [EXTENT_UNMAPPED] = "unmapped"};
-    diff->changed += length;
-    if (json_array_size(diff->ranges) < DIFF_RANGES_MAX)
-        json_array_append_new(diff->ranges, json_pack("{s:I, s:I, s:s}", "offset", (json_int_t)offset,
-                                                    "length", (json_int_t)length, "kind", names[kind]));
-    return true;
-}
-
-static void diff_volume(struct http_request *request)
-{
-    static const char *const known[] = {"from", NULL};
-    struct service *service = service_of(request);
-    struct disks_pin newer = {0}, older = {0};
-    struct diff_context diff = {.ranges = json_array()};
-    struct error err;
-    char to_buffer[2 * STORE_NAME_MAX];
-    const char *to = route_json_path_name(request, to_buffer, sizeof to_buffer);
-    int r = http_request_check_query(request, known, &err);
-    const char *from = http_request_query(request, "from");
-    if (r == 0 && from == NULL)
-        r = error_set(&err, -EINVAL,
-                "query parameter from is missing: the older volume or snapshot to compare with");
-    if (r == 0)
-        r = disks_pin(&service->disks, to, &newer, &err);
-    if (r == 0)
-        r = disks_pin(&service->disks, from, &older, &err);
-    if (r == 0) {
-        r = base_diff(older.base, newer.base, add_range, &diff);
-        if (r < 0)
-            error_set(&err, r, "comparing \"%s\" with \"%s\" failed: %s", to, from, strerror(-r));
-    }
-    if (older.base != NULL)
-        disks_unpin(&service->disks, &older);
-    if (newer.base != NULL)
-        disks_unpin(&service->disks, &newer);
-    if (r < 0) {
-        json_decref(diff.ranges);
-        http_reply_failure(request, "volume", &err);
-        return;
-    }
-    bool truncated = json_array_size(diff.ranges) == DIFF_RANGES_MAX;
-    http_reply_json(request, 200,
-            json_pack("{s:s, s:s, s:I, s:b, s:o}", "from", from, "to", to, "changed_bytes",
-                    (json_int_t)diff.changed, "truncated", (int)truncated, "ranges", diff.ranges));
-}
-
 const struct http_route routes_volumes[] = {
         {"GET", "/v1/volumes", 0, list_volumes},
         {"POST", "/v1/volumes", 0, create_volume},
@@ -255,10 +189,8 @@ const struct http_route routes_volumes[] = {
         {"DELETE", "/v1/volumes/{name}", 0, delete_volume},
         {"POST", "/v1/volumes/{name}/fork", 0, fork_volume},
         {"POST", "/v1/volumes/{name}/snapshots", 0, snapshot_volume},
-        {"GET", "/v1/volumes/{name}/diff", 0, diff_volume},
         {"GET", "/v1/volumes/{name}/{part}", 0, show_volume}, // "web/disk"
         {"POST", "/v1/volumes/{name}/{part}/fork", 0, fork_volume},
         {"POST", "/v1/volumes/{name}/{part}/snapshots", 0, snapshot_volume},
-        {"GET", "/v1/volumes/{name}/{part}/diff", 0, diff_volume},
         {0},
 };

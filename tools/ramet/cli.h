@@ -37,6 +37,8 @@ const struct verb *cli_find_verb(const char *name);
 // the exit status is *ret_status.
 bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const struct args_option *options,
         unsigned minimum, unsigned maximum, unsigned stop_at, struct args *ret_args, int *ret_status);
+// Runs the part of a verb that argv[0] names: "VERB PART" in a table that ends with an empty row.
+int cli_run_part(struct cli *cli, const struct verb *verb, const struct verb *parts, char **argv);
 void cli_help(const struct verb *verb);
 const char *cli_run_dir(struct cli *cli);
 const char *cli_store_dir(struct cli *cli);

@@ -2,7 +2,7 @@
 // One file in or out of a sandbox. A file appears under its name only when all of it is there, on either
 // side.
 #include "tools/ramet/cli.h"
-#include "tools/ramet/output.h"
+#include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -13,8 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { COPY_BYTES = 256 * 1024 };
 
 struct place {
     char *box; // NULL = here
@@ -65,30 +63,6 @@ static bool is_remote_folder(struct cli *cli, const struct place *place)
     return folder;
 }
 
-static int send_body(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name)
-{
-    struct progress progress = {.what = name};
-    struct error err = {0};
-    char *buffer = malloc(COPY_BYTES);
-    uint64_t done = 0;
-    int r = 0;
-    for (;;) {
-        ssize_t got = read(fd, buffer, COPY_BYTES);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            r = cli_fail(verb, "%s cannot be read: %s", name, strerror(errno));
-        if (got <= 0 || client_write(client, buffer, (size_t)got, &err) < 0)
-            break; // when the daemon has refused, its answer says why
-        done += (uint64_t)got;
-        if (size > 0)
-            progress_set(&progress, (double)done / (double)size);
-    }
-    progress_end(&progress);
-    free(buffer);
-    return r;
-}
-
 static int copy_in(struct cli *cli, const struct verb *verb, const char *from, const struct place *to)
 {
     bool from_stdin = strcmp(from, "-") == 0;
@@ -114,7 +88,7 @@ static int copy_in(struct cli *cli, const struct verb *verb, const char *from, c
     if (r < 0) {
         status = cli_fail(verb, "%s", err.text);
     } else {
-        status = send_body(verb, client, fd, sized ? (uint64_t)stat.st_size : 0, from);
+        status = stream_send(verb, client, fd, sized ? (uint64_t)stat.st_size : 0, from);
         if (status == 0 && (r = client_answer(client, &http_status, &err)) == 0 && http_status >= 400)
             r = client_error(client, http_status, &failure, &err);
         if (status == 0 && r < 0)
@@ -128,52 +102,17 @@ static int copy_in(struct cli *cli, const struct verb *verb, const char *from, c
     return status;
 }
 
-static int receive_body(const struct verb *verb, struct client *client, int fd, const char *name)
-{
-    struct error err = {0};
-    char *buffer = malloc(COPY_BYTES);
-    ssize_t got;
-    int status = CLI_DONE;
-    while (status == CLI_DONE && (got = client_read(client, buffer, COPY_BYTES, &err)) != 0) {
-        if (got < 0)
-            status = cli_fail(verb, "%s", err.text);
-        for (ssize_t done = 0; got > 0 && done < got;) {
-            ssize_t written = write(fd, buffer + done, (size_t)(got - done));
-            if (written < 0 && errno == EINTR)
-                continue;
-            if (written < 0) {
-                status = cli_fail(verb, "%s cannot be written: %s", name, strerror(errno));
-                break;
-            }
-            done += written;
-        }
-    }
-    free(buffer);
-    return status;
-}
-
-// Into a temporary neighbour, renamed when it is whole.
 static int receive_file(const struct verb *verb, struct client *client, const char *path)
 {
-    char *temporary = NULL;
-    if (asprintf(&temporary, "%s.XXXXXX", path) < 0)
-        abort();
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        int status = cli_fail(verb, "%s cannot be written: %s", path, strerror(errno));
-        free(temporary);
-        return status;
-    }
-    int status = receive_body(verb, client, fd, path);
-    mode_t mask = umask(0);
-    umask(mask);
-    if (status == CLI_DONE && (fchmod(fd, 0666 & ~mask) < 0 || close(fd) < 0 || rename(temporary, path) < 0))
-        status = cli_fail(verb, "%s cannot be written: %s", path, strerror(errno));
-    else if (status != CLI_DONE)
-        close(fd);
+    struct stream_file file;
+    uint64_t bytes;
+    int status = stream_file_create(verb, path, &file);
     if (status != CLI_DONE)
-        unlink(temporary);
-    free(temporary);
+        return status;
+    status = stream_receive(verb, client, file.fd, path, NULL, &bytes);
+    if (status == CLI_DONE)
+        return stream_file_publish(verb, &file);
+    stream_file_discard(&file);
     return status;
 }
 
@@ -183,6 +122,7 @@ static int copy_out(struct cli *cli, const struct verb *verb, const struct place
     struct error err = {0};
     struct stat stat;
     json_t *failure = NULL;
+    uint64_t bytes;
     int status, http_status;
     bool into = lstat(to, &stat) == 0 && S_ISDIR(stat.st_mode);
     char *path = into ? join(to, base_name(from->path)) : strdup(to);
@@ -196,7 +136,7 @@ static int copy_out(struct cli *cli, const struct verb *verb, const struct place
         if (r < 0)
             status = cli_fail_call(cli, verb, &err, failure);
         else if (strcmp(to, "-") == 0)
-            status = receive_body(verb, client, STDOUT_FILENO, "standard output");
+            status = stream_receive(verb, client, STDOUT_FILENO, "standard output", NULL, &bytes);
         else
             status = receive_file(verb, client, path);
         client_close(client);

@@ -61,6 +61,32 @@ bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const stru
     return r == 0;
 }
 
+int cli_run_part(struct cli *cli, const struct verb *verb, const struct verb *parts, char **argv)
+{
+    size_t skip = strlen(verb->name) + 1, used = 0;
+    char list[256] = "";
+    if (argv[0] != NULL && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
+        cli_help(verb);
+        return CLI_DONE;
+    }
+    for (size_t i = 0; parts[i].name != NULL; i++) {
+        const char *name = parts[i].name + skip;
+        if (argv[0] == NULL || strcmp(argv[0], name) != 0) {
+            const char *before = i == 0 ? "" : parts[i + 1].name == NULL ? " or " : ", ";
+            used += (size_t)snprintf(
+                    list + used, used < sizeof list ? sizeof list - used : 0, "%s%s", before, name);
+            continue;
+        }
+        struct verb part = parts[i];
+        part.summary = verb->summary;
+        part.details = verb->details;
+        return part.run(cli, &part, argv + 1);
+    }
+    if (argv[0] == NULL)
+        return cli_fail_usage(verb, "say what: %s", list);
+    return cli_fail_usage(verb, "there is no \"%s %s\"", verb->name, argv[0]);
+}
+
 const char *cli_run_dir(struct cli *cli)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *given = getenv("RAMET_RUN");

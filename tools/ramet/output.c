@@ -144,6 +144,24 @@ void progress_set(struct progress *progress, double fraction)
     fprintf(stderr, "] %3d %%", percent);
 }
 
+void progress_amount(struct progress *progress, uint64_t bytes)
+{
+    int mebibytes = (int)(bytes >> 20 & 0x7fffffff);
+    if (progress->shown && mebibytes == progress->last)
+        return;
+    progress->last = mebibytes;
+    progress_text(progress, output_size(bytes));
+}
+
+void progress_text(struct progress *progress, const char *text)
+{
+    if (!isatty(STDERR_FILENO))
+        return;
+    progress->shown = true;
+    fprintf(stderr, "\r\033[K%s: %s", progress->what, text);
+    fflush(stderr);
+}
+
 void progress_end(struct progress *progress)
 {
     if (progress->shown)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/ramet/cli.h"
+// The store as a whole.
+#include "tools/ramet/store.h"
+
 #include "tools/ramet/local_store.h"
 #include "tools/ramet/sandbox_print.h"
 
@@ -7,10 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int init(
-        struct cli *cli, const struct verb *verb, const char *directory, uint64_t file_bytes, uint64_t budget)
+static int init(struct cli *cli, const struct verb *verb, char **argv)
 {
-    int status = local_store_init(verb, directory, file_bytes, budget);
+    uint64_t file_bytes = 0, budget = 0;
+    struct args_option options[] = {
+            {"log-file", 0, ARGS_SIZE, &file_bytes}, {"log-budget", 0, ARGS_SIZE, &budget}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 0, 1, 0, &args, &status))
+        return status;
+    const char *directory = args.count == 1 ? args.items[0] : cli_store_dir(cli);
+    status = local_store_init(verb, directory, file_bytes, budget);
     if (status == CLI_DONE && cli->json) {
         json_t *json = json_pack("{s:s, s:s}", "directory", directory, "state", "made");
         cli_print_json(json);
@@ -21,8 +30,12 @@ static int init(
     return status;
 }
 
-static int stat_store(struct cli *cli, const struct verb *verb)
+static int stat_store(struct cli *cli, const struct verb *verb, char **argv)
 {
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 0, 0, 0, &args, &status))
+        return status;
     json_t *json = cli_call(cli, verb, "GET", "/v1/store", NULL);
     if (json == NULL)
         return CLI_FAILED;
@@ -36,22 +49,25 @@ static int stat_store(struct cli *cli, const struct verb *verb)
 
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
-    uint64_t file_bytes = 0, budget = 0;
-    struct args_option options[] = {
-            {"log-file", 0, ARGS_SIZE, &file_bytes}, {"log-budget", 0, ARGS_SIZE, &budget}, {0}};
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
-        return status;
-    if (strcmp(args.items[0], "init") == 0)
-        return init(cli, verb, args.count == 2 ? args.items[1] : cli_store_dir(cli), file_bytes, budget);
-    if (strcmp(args.items[0], "stat") == 0 && args.count == 1)
-        return stat_store(cli, verb);
-    return cli_fail_usage(verb, "usage: ramet %s", verb->usage);
+    static const struct verb parts[] = {
+            {"store init", "store init [DIR] [--log-budget SIZE] [--log-file SIZE]", NULL, NULL, init},
+            {"store stat", "store stat", NULL, NULL, stat_store},
+            {"store export", "store export NAME... FILE", NULL, NULL, store_export},
+            {"store import", "store import FILE [--prefix TEXT]", NULL, NULL, store_import},
+            {0},
+    };
+    return cli_run_part(cli, verb, parts, argv);
 }
 
-const struct verb verb_store = {"store", "store init [DIR] [--log-budget SIZE] | store stat",
-        "Make an empty store, or show how the running daemon's is used",
-        "  --log-budget SIZE   init: the log never takes more than this (default: 48G)\n"
-        "  --log-file SIZE     init: size of one log file (default: 64M)\n",
+const struct verb verb_store = {"store", "store init|stat|export|import ...",
+        "The store as a whole: make one, see how it is used, archives",
+        "  store init [DIR]               an empty store\n"
+        "    --log-budget SIZE            the log never takes more than this (default: 48G)\n"
+        "    --log-file SIZE              size of one log file (default: 64M)\n"
+        "  store stat                     how the running daemon's store is used\n"
+        "  store export NAME... FILE      volumes and snapshots, with all they consist of, into one file (- "
+        "is "
+        "standard output)\n"
+        "  store import FILE              everything in such a file (- is standard input), or nothing\n"
+        "    --prefix TEXT                put before every name\n",
         run};

@@ -177,80 +177,29 @@ static int rename_volume(struct cli *cli, const struct verb *verb, char **argv)
     return call_with_name(cli, verb, argv, "PATCH", "");
 }
 
-static int diff(struct cli *cli, const struct verb *verb, char **argv)
-{
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
-        return status;
-    char *after = cli_path("/diff?from=", args.items[0], "");
-    json_t *json = call_named(cli, verb, "GET", args.items[1], after, NULL), *range;
-    free(after);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json) {
-        cli_print_json(json);
-        json_decref(json);
-        return CLI_DONE;
-    }
-    static const char *const heads[] = {"OFFSET", "LENGTH", "NOW"};
-    struct table *table = table_create(3, heads);
-    size_t i;
-    json_array_foreach(json_object_get(json, "ranges"), i, range)
-    {
-        char offset[32], length[32];
-        snprintf(offset, sizeof offset, "%lld", (long long)json_fields_get_int(range, "offset"));
-        snprintf(length, sizeof length, "%lld", (long long)json_fields_get_int(range, "length"));
-        table_add(table, (const char *const[]){offset, length, json_fields_get_text(range, "kind")});
-    }
-    table_print(table);
-    cli_note("%s changed from %s to %s", output_size((uint64_t)json_fields_get_int(json, "changed_bytes")),
-            args.items[0], args.items[1]);
-    json_decref(json);
-    return CLI_DONE;
-}
-
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
-    static const struct {
-        const char *name;
-        struct verb verb;
-    } parts[] = {
-            {"import", {"volume import", "volume import NAME FILE [--format raw|qcow2] [--size BYTES]", NULL,
-                               NULL, volume_import}},
-            {"export", {"volume export", "volume export NAME FILE [--format raw|qcow2]", NULL, NULL,
-                               volume_export}},
-            {"create", {"volume create", "volume create NAME SIZE", NULL, NULL, create}},
-            {"ls", {"volume ls", "volume ls [--all]", NULL, NULL, list}},
-            {"show", {"volume show", "volume show NAME", NULL, NULL, show}},
-            {"fork", {"volume fork", "volume fork VOLUME|SNAPSHOT NEW", NULL, NULL, fork_volume}},
-            {"snapshot", {"volume snapshot", "volume snapshot VOLUME [SNAPSHOT]", NULL, NULL, snapshot}},
-            {"rm", {"volume rm", "volume rm NAME...", NULL, NULL, remove_all}},
-            {"resize", {"volume resize", "volume resize NAME SIZE", NULL, NULL, resize}},
-            {"rename", {"volume rename", "volume rename NAME NEW", NULL, NULL, rename_volume}},
-            {"diff", {"volume diff", "volume diff OLDER NEWER", NULL, NULL, diff}},
+    static const struct verb parts[] = {
+            {"volume import", "volume import NAME FILE [--format raw|qcow2] [--size BYTES]", NULL, NULL,
+                    volume_import},
+            {"volume export", "volume export NAME FILE [--format raw|qcow2]", NULL, NULL, volume_export},
+            {"volume create", "volume create NAME SIZE", NULL, NULL, create},
+            {"volume ls", "volume ls [--all]", NULL, NULL, list},
+            {"volume show", "volume show NAME", NULL, NULL, show},
+            {"volume fork", "volume fork VOLUME|SNAPSHOT NEW", NULL, NULL, fork_volume},
+            {"volume snapshot", "volume snapshot VOLUME [SNAPSHOT]", NULL, NULL, snapshot},
+            {"volume rm", "volume rm NAME...", NULL, NULL, remove_all},
+            {"volume resize", "volume resize NAME SIZE", NULL, NULL, resize},
+            {"volume rename", "volume rename NAME NEW", NULL, NULL, rename_volume},
+            {"volume diff", "volume diff OLDER NEWER", NULL, NULL, volume_diff},
+            {"volume map", "volume map NAME", NULL, NULL, volume_map},
+            {0},
     };
-    const char *what = argv[0];
-    if (what != NULL && (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)) {
-        cli_help(verb);
-        return CLI_DONE;
-    }
-    if (what == NULL)
-        return cli_fail_usage(verb,
-                "say what: import, export, create, ls, show, fork, snapshot, rm, resize, rename or diff");
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        if (strcmp(what, parts[i].name) != 0)
-            continue;
-        struct verb part = parts[i].verb;
-        part.summary = verb->summary;
-        part.details = verb->details;
-        return part.run(cli, &part, argv + 1);
-    }
-    return cli_fail_usage(verb, "there is no \"volume %s\"", what);
+    return cli_run_part(cli, verb, parts, argv);
 }
 
 const struct verb verb_volume = {"volume",
-        "volume import|export|create|ls|show|fork|snapshot|rm|resize|rename|diff ...",
+        "volume import|export|create|ls|show|fork|snapshot|rm|resize|rename|diff|map ...",
         "Plain disks: make, copy in and out, fork, snapshot, compare",
         "  volume import NAME FILE [--format raw|qcow2]   FILE - is standard input (raw); --size: how much "
         "must come from it\n"
@@ -264,7 +213,8 @@ const struct verb verb_volume = {"volume",
         "  volume rm NAME...                              snapshots and forks of it stay\n"
         "  volume resize NAME SIZE\n"
         "  volume rename NAME NEW\n"
-        "  volume diff OLDER NEWER                        ranges that differ\n"
+        "  volume diff OLDER NEWER                        ranges that differ, and what NEWER holds there\n"
+        "  volume map NAME                                what holds data, is zero, or was never written\n"
         "\n"
         "A volume is reached by NBD as nbd+unix:///NAME?socket=RUNDIR/nbd.sock, a snapshot in the same way, "
         "read-only:\n"

@@ -6,6 +6,8 @@
 
 int volume_import(struct cli *cli, const struct verb *verb, char **argv);
 int volume_export(struct cli *cli, const struct verb *verb, char **argv);
+int volume_diff(struct cli *cli, const struct verb *verb, char **argv);
+int volume_map(struct cli *cli, const struct verb *verb, char **argv);
 // One file into a new volume, for other verbs too. format NULL = told by the file.
 int volume_import_file(struct cli *cli, const struct verb *verb, const char *name, const char *file,
         const char *format, json_t **ret_volume);

@@ -4,20 +4,16 @@
 // whole.
 #include "tools/ramet/volume.h"
 
-#include "tools/ramet/output.h"
 #include "tools/ramet/qemu_img.h"
+#include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { STREAM_BYTES = 1 << 20 };
 
 struct export
 {
@@ -26,50 +22,21 @@ struct export
     const char *name, *file, *format;
 };
 
-static int sync_path(const char *path, int flags)
-{
-    int fd = open(path, flags | O_CLOEXEC);
-    int r = fd < 0 || fsync(fd) < 0 ? -errno : 0;
-    if (fd >= 0)
-        close(fd);
-    return r;
-}
-
-// Data, name and folder are on disk before exit 0.
-static int publish(const struct export *export, const char *temporary)
-{
-    char *copy = strdup(export->file);
-    mode_t mask = umask(0);
-    umask(mask);
-    int r = chmod(temporary, 0666 & ~mask) < 0 ? -errno : sync_path(temporary, O_RDONLY);
-    if (r == 0)
-        r = rename(temporary, export->file) < 0 ? -errno : sync_path(dirname(copy), O_RDONLY | O_DIRECTORY);
-    free(copy);
-    return r < 0 ? cli_fail(export->verb, "%s cannot be completed: %s", export->file, strerror(-r))
-                 : CLI_DONE;
-}
-
 static int copy(const struct export *export, const json_t *ready, int lease_fd)
 {
     struct progress progress = {.what = export->name};
     struct error err = {0};
-    char *temporary = NULL, *source = qemu_img_nbd(json_fields_get_text(ready, "socket"));
-    if (asprintf(&temporary, "%s.XXXXXX", export->file) < 0)
-        abort();
-    int status, fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        status = cli_fail(export->verb, "%s cannot be written: %s", export->file, strerror(errno));
-    } else {
-        close(fd);
-        int r = qemu_img_convert(source, "raw", temporary, export->format, false, lease_fd, &progress, &err);
-        status = r < 0 ? cli_fail(export->verb, "%s: %s; nothing was kept", export->file, err.text)
-                       : publish(export, temporary);
-        if (status != CLI_DONE)
-            unlink(temporary);
-    }
-    free(temporary);
+    struct stream_file file;
+    int status = stream_file_create(export->verb, export->file, &file);
+    if (status != CLI_DONE)
+        return status;
+    char *source = qemu_img_nbd(json_fields_get_text(ready, "socket"));
+    int r = qemu_img_convert(source, "raw", file.temporary, export->format, false, lease_fd, &progress, &err);
     free(source);
-    return status;
+    if (r == 0)
+        return stream_file_publish(export->verb, &file);
+    stream_file_discard(&file);
+    return cli_fail(export->verb, "%s: %s; nothing was kept", export->file, err.text);
 }
 
 static int with_lease(const struct export *export, int64_t *ret_size)
@@ -110,24 +77,18 @@ static int to_stdout(struct cli *cli, const struct verb *verb, const char *name)
     struct client *client;
     struct error err = {0};
     json_t *failure = NULL;
-    int http_status, status = CLI_DONE;
-    char *path = cli_path("/v1/volumes/", name, "/content"), *buffer = malloc(STREAM_BYTES);
+    uint64_t bytes;
+    int http_status, status;
+    char *path = cli_path("/v1/volumes/", name, "/content");
     int r = client_open(cli_run_dir(cli), "GET", path, NULL, 0, &client, &err);
     free(path);
-    if (r < 0) {
-        free(buffer);
+    if (r < 0)
         return cli_fail(verb, "%s", err.text);
-    }
     r = client_answer(client, &http_status, &err);
     if (r == 0 && http_status >= 400)
         r = client_error(client, http_status, &failure, &err);
-    ssize_t got = r;
-    while (r == 0 && status == CLI_DONE && (got = client_read(client, buffer, STREAM_BYTES, &err)) > 0)
-        if (fwrite(buffer, 1, (size_t)got, stdout) != (size_t)got)
-            status = cli_fail(verb, "standard output cannot be written: %s", strerror(errno));
-    if (r < 0 || got < 0)
-        status = cli_fail_call(cli, verb, &err, failure);
-    free(buffer);
+    status = r < 0 ? cli_fail_call(cli, verb, &err, failure)
+                   : stream_receive(verb, client, STDOUT_FILENO, "standard output", NULL, &bytes);
     client_close(client);
     return status;
 }

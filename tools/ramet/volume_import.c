@@ -8,19 +8,16 @@
 // called so, by --format or by its name.
 #include "tools/ramet/volume.h"
 
-#include "tools/ramet/output.h"
 #include "tools/ramet/qemu_img.h"
+#include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { STREAM_BYTES = 1 << 20 };
 
 struct import {
     struct cli *cli;
@@ -180,7 +177,7 @@ static int import_stream(
     struct client *client;
     struct error err = {0};
     json_t *failure = NULL;
-    char after[64] = "/content", *buffer = malloc(STREAM_BYTES), *text = NULL;
+    char after[64] = "/content", *text = NULL;
     size_t size;
     int http_status;
     if (expected != 0)
@@ -188,24 +185,13 @@ static int import_stream(
     char *path = cli_path("/v1/volumes/", name, after);
     int r = client_open(cli_run_dir(cli), "PUT", path, "application/octet-stream", -1, &client, &err);
     free(path);
-    if (r < 0) {
-        free(buffer);
+    if (r < 0)
         return cli_fail(verb, "%s", err.text);
+    if (stream_send(verb, client, STDIN_FILENO, expected, "-") != CLI_DONE) {
+        client_close(client); // it broke off: the daemon keeps nothing
+        return CLI_FAILED;
     }
-    for (;;) {
-        ssize_t got = read(STDIN_FILENO, buffer, STREAM_BYTES);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            r = error_set(
-                    &err, -errno, "standard input cannot be read: %s; nothing was kept", strerror(errno));
-        struct error ignored; // when the daemon has refused, its answer says why
-        if (got <= 0 || client_write(client, buffer, (size_t)got, &ignored) < 0)
-            break;
-    }
-    free(buffer);
-    if (r == 0)
-        r = client_answer(client, &http_status, &err);
+    r = client_answer(client, &http_status, &err);
     if (r == 0 && http_status >= 400)
         r = client_error(client, http_status, &failure, &err);
     else if (r == 0 && (r = client_read_all(client, &text, &size, &err)) == 0)

@@ -6,6 +6,7 @@
 #include "tools/rametd/daemon.h"
 
 #include "blockstore/io_ring.h"
+#include "snapshot/passing.h"
 #include "tools/rametd/log.h"
 #include "tools/rametd/memory_images.h"
 #include "tools/rametd/operator_exports.h"
@@ -128,7 +129,7 @@ static int start_services(struct daemon *daemon, struct error *err)
     service->run_dir = daemon->run_dir;
     names_init(&service->names, daemon->store);
     service->disks = (struct disks){daemon->store, &service->names};
-    int r = disks_clean_up(daemon->store, &cleaned, err);
+    int r = passing_clean_up(daemon->store, &cleaned, err);
     if (r == 0 && cleaned > 0)
         log_line("%u unfinished imports or exports of an earlier daemon were removed", cleaned);
     if (r == 0)

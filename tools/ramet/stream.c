@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COPY_BYTES = 1 << 20 };
+
+int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name)
+{
+    const char *what = strcmp(name, "-") == 0 ? "standard input" : name;
+    struct progress progress = {.what = what};
+    struct error err = {0};
+    char *buffer = malloc(COPY_BYTES);
+    uint64_t done = 0;
+    int status = buffer == NULL ? cli_fail(verb, "no memory") : CLI_DONE;
+    while (status == CLI_DONE) {
+        ssize_t got = read(fd, buffer, COPY_BYTES);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            status = cli_fail(verb, "%s cannot be read: %s", what, strerror(errno));
+        if (got <= 0 || client_write(client, buffer, (size_t)got, &err) < 0)
+            break; // when the daemon has refused, its answer says why
+        done += (uint64_t)got;
+        if (size > 0)
+            progress_set(&progress, (double)done / (double)size);
+        else
+            progress_amount(&progress, done);
+    }
+    progress_end(&progress);
+    free(buffer);
+    return status;
+}
+
+int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
+        struct progress *progress, uint64_t *ret_bytes)
+{
+    struct error err = {0};
+    char *buffer = malloc(COPY_BYTES);
+    ssize_t got;
+    uint64_t total = 0;
+    int status = buffer == NULL ? cli_fail(verb, "no memory") : CLI_DONE;
+    while (status == CLI_DONE && (got = client_read(client, buffer, COPY_BYTES, &err)) != 0) {
+        if (got < 0)
+            status = cli_fail(verb, "%s", err.text);
+        for (ssize_t done = 0; got > 0 && done < got;) {
+            ssize_t written = write(fd, buffer + done, (size_t)(got - done));
+            if (written < 0 && errno == EINTR)
+                continue;
+            if (written < 0) {
+                status = cli_fail(verb, "%s cannot be written: %s", name, strerror(errno));
+                break;
+            }
+            done += written;
+            total += (uint64_t)written;
+        }
+        if (progress != NULL)
+            progress_amount(progress, total);
+    }
+    if (progress != NULL)
+        progress_end(progress);
+    free(buffer);
+    *ret_bytes = total;
+    return status;
+}
+
+int stream_file_create(const struct verb *verb, const char *path, struct stream_file *ret_file)
+{
+    struct stream_file file = {.path = path};
+    if (asprintf(&file.temporary, "%s.XXXXXX", path) < 0)
+        abort();
+    file.fd = mkostemp(file.temporary, O_CLOEXEC);
+    if (file.fd < 0) {
+        int status = cli_fail(verb, "%s cannot be written: %s", path, strerror(errno));
+        free(file.temporary);
+        return status;
+    }
+    *ret_file = file;
+    return CLI_DONE;
+}
+
+static int sync_folder(const char *path)
+{
+    char *copy = strdup(path);
+    int fd = copy == NULL ? -1 : open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int r = fd < 0 || fsync(fd) < 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    free(copy);
+    return r;
+}
+
+int stream_file_publish(const struct verb *verb, struct stream_file *file)
+{
+    mode_t mask = umask(0);
+    umask(mask);
+    // A program that we ran may have written the file by its name; its data is synced through any descriptor.
+    int r = fchmod(file->fd, 0666 & ~mask) < 0 || fsync(file->fd) < 0 ||
+                            rename(file->temporary, file->path) < 0
+                    ? -errno
+                    : sync_folder(file->path);
+    int status = r < 0 ? cli_fail(verb, "%s cannot be completed: %s", file->path, strerror(-r)) : CLI_DONE;
+    if (r < 0)
+        unlink(file->temporary);
+    close(file->fd);
+    free(file->temporary);
+    return status;
+}
+
+void stream_file_discard(struct stream_file *file)
+{
+    unlink(file->temporary);
+    close(file->fd);
+    free(file->temporary);
+}

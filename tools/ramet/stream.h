@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes between a file descriptor and a call's body, and files that appear only when they are whole.
+#pragma once
+
+#include "tools/ramet/cli.h"
+#include "tools/ramet/output.h"
+
+// Everything from fd into the body. size 0 = unknown. Returns CLI_DONE also when the daemon took no more: its
+// answer says why. `name` is for sentences; "-" is standard input.
+int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name);
+// The rest of the answer into fd. `progress` may be NULL.
+int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
+        struct progress *progress, uint64_t *ret_bytes);
+
+// A temporary neighbour of `path`.
+struct stream_file {
+    const char *path;
+    char *temporary;
+    int fd;
+};
+int stream_file_create(const struct verb *verb, const char *path, struct stream_file *ret_file);
+// Data, name and folder are on disk when this returns CLI_DONE. Frees *file either way.
+int stream_file_publish(const struct verb *verb, struct stream_file *file);
+void stream_file_discard(struct stream_file *file);
