@@ -28,7 +28,7 @@ enum {
     REGION_BUCKETS = 1024,
     REGION_ENTRIES = REGION_BUCKETS * BUCKET_ENTRIES,
     // Below this a free place is found practically always by moving one entry.
-    REGION_SPLIT_AT = REGION_ENTRIES / 16 * 15,
+    REGION_SPLIT_AT = REGION_ENTRIES / 8 * 7,
     SHARDS_MIN = 32,
     SHARDS_MAX = 2 * SHARDS_MIN - 1,
     DEPTH_MAX = 16, // leaves 12 bits of the tag to tell entries apart
@@ -205,7 +205,6 @@ static struct region *region_of_locked(struct fingerprint_index *index, const st
     return place->shard->directory[place->tag & ((1u << index->depth_max) - 1)];
 }
 
-// The entry's place in its two buckets (0: the first free one), or NULL.
 static uint64_t *region_search(struct region *region, const struct place *place, uint64_t entry)
 {
     uint32_t bucket = place->bucket;
@@ -214,6 +213,28 @@ static uint64_t *region_search(struct region *region, const struct place *place,
             if (region->buckets[bucket][i] == entry)
                 return &region->buckets[bucket][i];
     return NULL;
+}
+
+// A free place in the emptier of the two buckets, or NULL.
+static uint64_t *region_free_place(struct region *region, const struct place *place)
+{
+    uint64_t *best = NULL;
+    uint32_t bucket = place->bucket;
+    unsigned most = 0;
+    for (unsigned choice = 0; choice < 2; choice++, bucket = bucket_other(bucket, place->tag)) {
+        unsigned room = 0;
+        uint64_t *last = NULL;
+        for (unsigned i = 0; i < BUCKET_ENTRIES; i++)
+            if (region->buckets[bucket][i] == 0) {
+                room++;
+                last = &region->buckets[bucket][i];
+            }
+        if (room > most) {
+            most = room;
+            best = last;
+        }
+    }
+    return best;
 }
 
 // Frees a place in one of the two buckets by moving an entry to its own other bucket, or returns NULL.
@@ -280,20 +301,25 @@ static uint64_t *shard_victim_locked(struct shard *shard, struct region *region,
     return &region->buckets[bucket][x >> 40 & (BUCKET_ENTRIES - 1)];
 }
 
-// Stores an entry; returns the ordinal that lost one (this one's when it was there already), or 0.
-static uint32_t shard_put_locked(struct fingerprint_index *index, const struct place *place, uint64_t entry)
+static uint64_t *shard_find_room_locked(struct fingerprint_index *index, const struct place *place)
 {
-    struct shard *shard = place->shard;
     struct region *region = region_of_locked(index, place);
-    if (region_search(region, place, entry) != NULL)
-        return entry_ordinal(entry);
     if (region->used >= REGION_SPLIT_AT && region->depth < index->depth_max) {
         shard_split_locked(index, place, region);
         region = region_of_locked(index, place);
     }
-    uint64_t *where = region_search(region, place, 0);
-    if (where == NULL)
-        where = region_make_room(region, place);
+    uint64_t *where = region_free_place(region, place);
+    return where != NULL ? where : region_make_room(region, place);
+}
+
+// Stores an entry; returns the ordinal that lost one (this one's when it was there already), or 0.
+static uint32_t shard_put_locked(struct fingerprint_index *index, const struct place *place, uint64_t entry)
+{
+    struct shard *shard = place->shard;
+    if (region_search(region_of_locked(index, place), place, entry) != NULL)
+        return entry_ordinal(entry);
+    uint64_t *where = shard_find_room_locked(index, place);
+    struct region *region = region_of_locked(index, place);
     if (where != NULL) {
         *where = entry;
         region->used++;
