@@ -252,8 +252,8 @@ static int data_open(struct checkpoint_db *db, struct error *err)
     db->fd = open(db->data_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat stat;
     if (db->fd < 0 || fstat(db->fd, &stat) < 0) {
-        r = -errno;
-        return error_set(err, r, "cannot open %s: %s", db->data_path, strerror(-r));
+        r = -errno; // the name is there: a link to nothing must not pass for "no catalog yet"
+        return error_set(err, r == -ENOENT ? -EIO : r, "cannot open %s: %s", db->data_path, strerror(-r));
     }
     if (!S_ISREG(stat.st_mode))
         return error_set(err, -EBADMSG, "%s is not a regular file", db->data_path);
