@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "snapshot/archive_format.h"
 
+#include "blockstore/codec.h"
 #include "blockstore/cursor.h"
 #include "blockstore/digest.h"
 
@@ -8,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+enum { LEVEL = 3 };                                         // of zstd: archives are kept and sent
 enum { BASE_BYTES = 40, DOC_BYTES = 32, COUNTS_BYTES = 8 }; // fixed parts, without names and references
 static const char MAGIC[ARCHIVE_MAGIC_BYTES] = "RAMETARC";
 static const uint32_t RECORD_MAGIC = 0x43524152; // "RARC"
@@ -160,12 +162,14 @@ struct archive_trailer archive_format_trailer_decode(uint8_t bytes[ARCHIVE_TRAIL
 
 size_t archive_format_shrink(const void *bytes, size_t size, void *room)
 {
-    return 0;
+    enum codec codec;
+    size_t stored = codec_compress(bytes, size, LEVEL, CODEC_ZSTD, room, &codec);
+    return codec == CODEC_RAW ? 0 : stored;
 }
 
 int archive_format_expand(const void *stored, size_t stored_bytes, void *bytes, size_t size)
 {
-    return -EBADMSG;
+    return codec_decompress(stored, stored_bytes, CODEC_ZSTD, bytes, size);
 }
 
 // ---- Contents ----

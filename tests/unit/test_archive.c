@@ -229,11 +229,36 @@ static void test_huge_and_empty_costs_nothing(void **state)
     free(memory.bytes);
 }
 
+static void test_what_compresses_is_small(void **state)
+{
+    struct world *world = *state;
+    struct memory memory = {0};
+    struct error err = {0};
+    struct store *store = world->from.store;
+    struct volume_id volume = create(store, "text", VOLUME_DISK, 2 << 20, (struct base_id){0});
+    char *text = malloc(1 << 20);
+    for (unsigned i = 0; i < 1 << 20; i++)
+        text[i] = "the same words over and over, "[i % 30];
+    struct volume *open;
+    assert_int_equal(volume_open(store, volume, &open), 0);
+    assert_int_equal(volume_write_wait(open, 0, text, 1 << 20, 0), 0);
+    volume_close(open);
+    struct doc_id doc = freeze(store, DOC_SNAPSHOT, "text", &volume, 1, text, 100000);
+    export_docs(store, &doc, 1, &memory);
+    assert_in_range(memory.size, 500, 20000);
+    if (import(&world->to, &memory, &err) < 0)
+        fail_msg("import: %s", err.text);
+    expect_doc(world, DOC_SNAPSHOT, "text");
+    free(text);
+    free(memory.bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test_setup_teardown(test_everything_comes_back_related, setup, teardown),
             cmocka_unit_test_setup_teardown(test_volumes_names_and_bodies, setup, teardown),
+            cmocka_unit_test_setup_teardown(test_what_compresses_is_small, setup, teardown),
             cmocka_unit_test_setup_teardown(test_huge_and_empty_costs_nothing, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
