@@ -111,20 +111,25 @@ int segment_writer_finish(struct segment_writer *writer, struct segment_row *ret
 struct segment_writer *segment_writer_abort(struct segment_writer *writer); // unlinks; accepts NULL
 
 // Collecting: writes generation+1 of `number` with only the slots in `live` (bitmap of SEGMENT_BITMAP_WORDS).
-// level 0: frames that stay whole are copied as they are, others keep about their compression. level > 0:
-// everything is compressed again at that level, frames joined up to frame_slots consecutive slots.
+// level 0: frames that stay whole are copied as they are, what is left of others is compressed again at its
+// level. level > 0: everything is compressed again at that level. Neighbours are joined in frames of up to
+// frame_slots consecutive slots. -EBADMSG: damaged, or `live` has a slot that is not there. -ECANCELED.
 int segment_rewrite(struct segments *segments, struct task *task, uint64_t number, const uint64_t *live,
         int level, unsigned frame_slots, struct segment_row *ret_row, struct error *err);
 
 // Verifies everything that a segment's file says: header, footer, every frame, every fingerprint, past all
-// caches. Calls damaged() with a sentence that names file and byte range, and the slots that cannot be read.
-// Returns the number of damages, or < 0 when it could not look.
+// caches. Calls damaged() with a sentence that names file and byte range, and the slots that cannot be read
+// (count 0: all can). Returns the number of damages, what the disk would not read among them, or < 0 when it
+// could not look: no such segment, file not to be opened, -ECANCELED.
 typedef void (*segment_damage_callback)(
         void *context, uint64_t number, uint32_t first_slot, uint32_t count, const char *sentence);
 int segment_verify(struct segments *segments, struct task *task, uint64_t number,
         segment_damage_callback damaged, void *context);
 // For rebuilding: reads every file of the directory; calls each() with the row of the newest generation of
-// each number that is whole, and damaged() for files that are not.
+// each number that is whole, and damaged() for what is not. Of a number without a whole file, the row of the
+// newest one whose footer is readable is given: its other slots can be read. Older generations are looked at
+// only where a newer one is damaged. What cannot be read or is of a newer format makes the call fail in the
+// end, after everything else was looked at: it is not an absence.
 int segments_scan(struct segments *segments, struct task *task,
         void (*each)(void *context, const struct segment_row *row), segment_damage_callback damaged,
         void *context);

@@ -3,6 +3,7 @@
 #include "blockstore/segment_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,14 +52,9 @@ bool segment_name_parse(const char *name, uint64_t *ret_number, uint32_t *ret_ge
 
 // ---- Collecting ----
 
-struct name_list {
-    char **names;
-    size_t count, room;
-};
-
-static void name_add(void *context, const char *name)
+void segment_name_add(void *context, const char *name)
 {
-    struct name_list *list = context;
+    struct segment_names *list = context;
     if (list->count == list->room) {
         list->room = list->room == 0 ? 256 : list->room * 2;
         list->names = realloc(list->names, list->room * sizeof *list->names);
@@ -70,7 +66,7 @@ static void name_add(void *context, const char *name)
         abort();
 }
 
-static void names_free(struct name_list *list)
+void segment_names_free(struct segment_names *list)
 {
     for (size_t i = 0; i < list->count; i++)
         free(list->names[i]);
@@ -101,9 +97,9 @@ static bool doomed(struct segments *segments, const char *name)
 int segments_collect_files(struct segments *segments, struct task *task)
 {
     struct loop *loop = task_loop(task);
-    struct name_list list = {0};
+    struct segment_names list = {0};
     segment_give_up_task(segments, task);
-    int r = loop->ops->list_dir(loop, segments->directory, name_add, &list);
+    int r = loop->ops->list_dir(loop, segments->directory, segment_name_add, &list);
     for (size_t i = 0; i < list.count && r >= 0; i++) {
         if (!doomed(segments, list.names[i]))
             continue;
@@ -114,14 +110,14 @@ int segments_collect_files(struct segments *segments, struct task *task)
         r = (int)task_io(task, &unlink);
         free(path);
     }
-    names_free(&list);
+    segment_names_free(&list);
     return r < 0 ? r : 0;
 }
 
 int segments_collect_files_at_start(struct segments *segments, struct loop *loop, struct error *err)
 {
-    struct name_list list = {0};
-    int r = loop->ops->list_dir(loop, segments->directory, name_add, &list);
+    struct segment_names list = {0};
+    int r = loop->ops->list_dir(loop, segments->directory, segment_name_add, &list);
     if (r < 0)
         error_set(err, r, "cannot list %s: %s", segments->directory, strerror(-r));
     for (size_t i = 0; i < list.count && r >= 0; i++) {
@@ -136,6 +132,57 @@ int segments_collect_files_at_start(struct segments *segments, struct loop *loop
             error_set(err, r, "cannot remove %s, which nothing refers to: %s", path, strerror(-r));
         free(path);
     }
-    names_free(&list);
+    segment_names_free(&list);
     return r < 0 ? r : 0;
+}
+
+// ---- Windows ----
+
+int segment_window_open(
+        struct segment_window *window, struct task *task, const char *path, uint64_t file_bytes)
+{
+    struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDONLY | O_DIRECT};
+    int64_t fd = task_io(task, &open);
+    if (fd < 0)
+        return (int)fd;
+    *window = (struct segment_window){.task = task, .fd = (int)fd, .file_bytes = file_bytes};
+    window->buffer = io_buffer_alloc(SEGMENT_WINDOW_BYTES + 2 * BLOCK_SIZE);
+    return 0;
+}
+
+void segment_window_close(struct segment_window *window)
+{
+    struct io_op shut = {.code = IO_CLOSE, .fd = window->fd};
+    task_io(window->task, &shut);
+    io_buffer_free(window->buffer);
+}
+
+static int fill(struct segment_window *window, uint64_t start, uint64_t end)
+{
+    window->start = window->end = 0;
+    int r = task_io_full(window->task, IO_READ, window->fd, window->buffer, (size_t)(end - start), start);
+    if (r < 0)
+        return r;
+    window->start = start;
+    window->end = end;
+    return 0;
+}
+
+int segment_window_get(
+        struct segment_window *window, uint64_t offset, uint64_t size, const uint8_t **ret_bytes)
+{
+    if (offset + size > window->file_bytes || size > SEGMENT_WINDOW_BYTES)
+        return -ENODATA;
+    if (offset < window->start || offset + size > window->end) {
+        uint64_t start = offset / BLOCK_SIZE * BLOCK_SIZE, end = start + SEGMENT_WINDOW_BYTES + BLOCK_SIZE;
+        uint64_t least = (offset + size + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+        uint64_t last = (window->file_bytes + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+        int r = fill(window, start, end < last ? end : last);
+        if (r < 0) // the trouble may lie beyond what is asked
+            r = fill(window, start, least);
+        if (r < 0)
+            return r;
+    }
+    *ret_bytes = window->buffer + (offset - window->start);
+    return 0;
 }

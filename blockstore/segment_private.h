@@ -105,6 +105,30 @@ void segment_give_up_task(struct segments *segments, struct task *task); // clos
 char *segment_path(struct segments *segments, uint64_t number, uint32_t generation);
 bool segment_name_parse(const char *name, uint64_t *ret_number, uint32_t *ret_generation);
 
+struct segment_names { // of a directory; all zero = empty
+    char **names;
+    size_t count, room;
+};
+void segment_name_add(void *list, const char *name); // for loop_ops.list_dir
+void segment_names_free(struct segment_names *list);
+
+// A task's own reading of a file from front to back, past all caches.
+struct segment_window {
+    struct task *task;
+    int fd;
+    uint8_t *buffer;
+    uint64_t start, end; // of the file, in the buffer
+    uint64_t file_bytes;
+};
+// -errno of the opening.
+int segment_window_open(
+        struct segment_window *window, struct task *task, const char *path, uint64_t file_bytes);
+void segment_window_close(struct segment_window *window);
+// The bytes of a range of at most SEGMENT_WINDOW_BYTES, valid until the next call. -ENODATA: beyond the end.
+enum { SEGMENT_WINDOW_BYTES = 1 << 20 };
+int segment_window_get(
+        struct segment_window *window, uint64_t offset, uint64_t size, const uint8_t **ret_bytes);
+
 // segment_load.c
 static inline bool segment_ready_locked(const struct segment *segment)
 {
