@@ -10,7 +10,6 @@ void extent_list_free(struct extent_list *list)
     *list = (struct extent_list){0};
 }
 
-// May run on a loop.
 static bool take_note(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
 {
     struct extent_list *list = context;
@@ -31,7 +30,7 @@ int extent_list_base(struct extent_list *list, struct base *base, uint64_t offse
 {
     list->count = 0;
     list->limit = EXTENT_LIST_PART;
-    int r = base_extents(base, offset, base_size_bytes(base) - offset, take_note, list);
+    int r = base_extents_wait(base, offset, base_size_bytes(base) - offset, take_note, list);
     if (r < 0)
         return r;
     if (list->no_memory || list->count == 0)
@@ -43,6 +42,6 @@ int extent_list_base(struct extent_list *list, struct base *base, uint64_t offse
 int extent_list_diff(struct extent_list *list, struct base *older, struct base *newer)
 {
     list->count = list->limit = 0;
-    int r = base_diff(older, newer, take_note, list);
+    int r = base_diff_wait(older, newer, take_note, list);
     return r == 0 && list->no_memory ? -ENOMEM : r;
 }

@@ -21,5 +21,5 @@ void extent_list_free(struct extent_list *list);
 // What `base` holds from byte `offset` on: EXTENT_LIST_PART extents at most. *ret_next: where the next call
 // goes on; the base's size when this was all.
 int extent_list_base(struct extent_list *list, struct base *base, uint64_t offset, uint64_t *ret_next);
-// What differs between two bases, as base_diff says it.
+// What differs between two bases, as base_diff_wait says it.
 int extent_list_diff(struct extent_list *list, struct base *older, struct base *newer);

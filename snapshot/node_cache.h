@@ -12,6 +12,7 @@ struct node_cached {
     // Private fields follow in node_cache.c.
 };
 
+// Keeps at least 32 nodes; much less than 4 MiB is read anew again and again by many readers at once.
 struct node_cache *node_cache_new(struct segments *segments, uint64_t max_bytes);
 struct node_cache *node_cache_free(struct node_cache *cache);
 // NULL: not here.
@@ -30,10 +31,12 @@ struct node_load {
     struct loop_work work;
     int result;
 };
-void node_cache_load(struct node_cache *cache, struct node_load *load);
+void node_cache_load(struct node_cache *cache, struct node_load *load); // [load->loop]; done later
 // A task's own reading, past the cache when it is not there (collecting, checking).
 int node_cache_read_task(
         struct node_cache *cache, struct task *task, locator_t locator, locator_t ret_slots[512]);
-// Checks that 512 slots read from a segment are what a node may hold at this level (0 = leaf). 0 or -EBADMSG.
+// Checks that 512 slots read from a segment are what a node may hold: segment locators, zero, unmapped. 0 or
+// -EBADMSG.
 int node_cache_check(const locator_t slots[512]);
+// A node that its maker has at hand.
 void node_cache_insert(struct node_cache *cache, locator_t locator, const locator_t slots[512]);

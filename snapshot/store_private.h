@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the modules of this folder share: store.c (open, close, answers), catalog.c (rows and their rules),
-// catalog_code.c (bytes), txn.c, volume.c, volume_write.c, volume_read.c, recovery.c.
+// catalog_code.c (bytes), txn.c, volume.c, volume_write.c, volume_read.c, volume_extents.c, recovery.c.
 //
 // Lock: store->lock protects the catalog (rows, counts, names, next_id); rank before the log's lock. It is
 // never held over I/O or a callback. Marked [loop]: touched only on the volume's own loop.
 #pragma once
 
+#include "snapshot/node_cache.h"
 #include "snapshot/store.h"
 #include "snapshot/tree.h"
 #include "snapshot/txn.h"
@@ -73,6 +74,7 @@ struct store {
     uint8_t uuid[16];
     uint64_t created_wall_ns;
     struct log *log;
+    struct segments *segments; // NULL: nothing is sealed
     struct tree_space space;
     struct catalog catalog;
     uint64_t recovery_ns;
@@ -158,8 +160,20 @@ enum { VOLUME_FENCED = 1 << 30 };
 struct write_state *volume_fence(
         struct volume *volume, uint64_t first, uint64_t end, void (*fenced)(void *context), void *context);
 void volume_unfence(struct write_state *fence);
-void volume_read_start(struct store *store, struct loop *loop, const struct tree *tree, uint64_t size_bytes,
-        struct volume_io *io);
+void volume_read_start(struct store *store, struct loop *loop, const struct tree *tree, struct volume_io *io);
+// volume_lookup.c: lookups in trees that meet sealed nodes which are not in memory.
+struct volume_lookup {
+    struct store *store;
+    struct loop *loop;
+    void (*again)(struct volume_lookup *lookup); // ask the tree once more [loop]
+    // Private:
+    struct node_load load;
+    locator_t failed;
+    int failure;
+};
+// After -EAGAIN: loads `missing`, then calls again(), not before it returns. < 0: it cannot be loaded. (A
+// failure is only believed when the tree asks for the same node again: it may have moved.)
+int volume_lookup_load(struct volume_lookup *lookup, locator_t missing);
 // recovery.c
 int recovery_image(void *context, const void *bytes, size_t size, struct error *err);
 int recovery_record(

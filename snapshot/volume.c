@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles, dispatch to the volume's loop, freezing, extents, and the waiting twins.
+// Handles, dispatch to the volume's loop, freezing.
 //
 // Freezing: a freeze ends the volume's epoch. Writes of that epoch that are still in flight have lower
 // sequence numbers than any of the next, and are acknowledged before them; so when the last of them is in the
@@ -136,7 +136,7 @@ static void volume_run(struct loop_work *work)
     if (r < 0 || nothing)
         volume_finish(io, r);
     else if (io->op == VOLUME_READ)
-        volume_read_start(volume->store, volume->loop, &volume->tree, volume_size_bytes(volume), io);
+        volume_read_start(volume->store, volume->loop, &volume->tree, io);
     else if (io->op == VOLUME_FLUSH)
         flush_start(volume, io);
     else
@@ -166,7 +166,7 @@ static void base_run_on(struct loop *loop, struct volume_io *io)
     if (r < 0 || io->length == 0)
         volume_finish(io, r);
     else
-        volume_read_start(base->store, loop, &base->tree, base->info.size_bytes, io);
+        volume_read_start(base->store, loop, &base->tree, io);
 }
 
 static void base_run(struct loop_work *work)
@@ -233,115 +233,4 @@ void volume_settle(struct volume *volume, uint32_t epoch)
         if (freeze->epoch == epoch)
             freeze->remaining--;
     complete_freezes(volume);
-}
-
-// ---- Extents ----
-
-struct extent_run {
-    extent_callback each;
-    void *context;
-    uint64_t offset, length;
-    enum extent_kind kind;
-};
-
-static bool extent_flush(struct extent_run *run)
-{
-    bool go_on = run->length == 0 || run->each(run->context, run->offset, run->length, run->kind);
-    run->length = 0;
-    return go_on;
-}
-
-static enum extent_kind kind_of(locator_t locator)
-{
-    return locator == LOCATOR_UNMAPPED ? EXTENT_UNMAPPED
-           : locator == LOCATOR_ZERO   ? EXTENT_ZERO
-                                       : EXTENT_DATA;
-}
-
-static int tree_extents(struct tree_space *space, const struct tree *tree, uint64_t size_bytes,
-        uint64_t offset, uint64_t length, extent_callback each, void *context)
-{
-    if (offset > size_bytes || length > size_bytes - offset)
-        return -EINVAL;
-    struct extent_run run = {.each = each, .context = context};
-    uint64_t end = offset + length, at = offset;
-    while (at < end) {
-        uint64_t count, last = volume_blocks_of(end), block = at >> BLOCK_SHIFT;
-        locator_t first, missing;
-        if (tree_get(space, tree, block, last - block, &first, &count, &missing) < 0)
-            return -EIO;
-        enum extent_kind kind = kind_of(first);
-        uint64_t stop = (block + count) << BLOCK_SHIFT;
-        stop = stop < end ? stop : end;
-        if (run.length > 0 && run.kind != kind && !extent_flush(&run))
-            return 0;
-        if (run.length == 0) {
-            run.offset = at;
-            run.kind = kind;
-        }
-        run.length += stop - at;
-        at = stop;
-    }
-    extent_flush(&run);
-    return 0;
-}
-
-int volume_extents(
-        struct volume *volume, uint64_t offset, uint64_t length, extent_callback each, void *context)
-{
-    return tree_extents(
-            &volume->store->space, &volume->tree, volume_size_bytes(volume), offset, length, each, context);
-}
-
-int base_extents(struct base *base, uint64_t offset, uint64_t length, extent_callback each, void *context)
-{
-    return tree_extents(
-            &base->store->space, &base->tree, base->info.size_bytes, offset, length, each, context);
-}
-
-static bool same_bytes(struct base *older, struct base *newer, uint64_t block)
-{
-    struct tree_space *space = &newer->store->space;
-    locator_t a, b, missing;
-    uint64_t count;
-    return tree_get(space, &older->tree, block, 1, &a, &count, &missing) == 0 &&
-           tree_get(space, &newer->tree, block, 1, &b, &count, &missing) == 0 && locator_is_log(a) &&
-           locator_is_log(b) && log_block_sum(space->log, a) == log_block_sum(space->log, b);
-}
-
-int base_diff(struct base *older, struct base *newer, extent_callback each, void *context)
-{
-    uint64_t a = older->info.size_bytes, b = newer->info.size_bytes, size = a > b ? a : b;
-    struct extent_run run = {.each = each, .context = context};
-    uint64_t at = 0, end = volume_blocks_of(size), block, count;
-    while (at < end) {
-        locator_t now, missing;
-        int r = tree_diff_next(
-                &newer->store->space, &older->tree, &newer->tree, at, end, &block, &count, &now, &missing);
-        if (r == -EINPROGRESS) {
-            at = block;
-            continue;
-        }
-        if (r < 0)
-            return r;
-        if (count == 0)
-            break;
-        at = block + count;
-        for (; block < at; block++) {
-            if (same_bytes(older, newer, block))
-                continue;
-            uint64_t start = block << BLOCK_SHIFT,
-                     length = size - start < BLOCK_SIZE ? size - start : BLOCK_SIZE;
-            bool joins = run.offset + run.length == start && run.kind == kind_of(now);
-            if (run.length > 0 && !joins && !extent_flush(&run))
-                return 0;
-            if (run.length == 0) {
-                run.offset = start;
-                run.kind = kind_of(now);
-            }
-            run.length += length;
-        }
-    }
-    extent_flush(&run);
-    return 0;
 }

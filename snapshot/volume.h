@@ -56,17 +56,54 @@ struct base *base_close(struct base *base);
 uint64_t base_size_bytes(struct base *base);
 void base_submit(struct base *base, struct loop *loop, struct volume_io *io);
 
-// What a range holds, from the same state that reads use. Extents are reported in order, merged, clipped to
-// the range, whole 4 KiB blocks except at the volume's end. each() returns false to stop.
+// What a range holds, from the same state that reads use. Extents come in order, merged, clipped to the
+// range, whole 4 KiB blocks except at the volume's end.
 enum extent_kind { EXTENT_DATA = 1, EXTENT_ZERO = 2, EXTENT_UNMAPPED = 3 };
+struct volume_extent {
+    uint64_t offset, length; // bytes
+    enum extent_kind kind;
+    // With EXTENTS_SHARED: stored at the same place as the same block of the base that this volume or base
+    // came from, as long as that exists. (While a checkpoint moves blocks, a shared one may not be called
+    // so.)
+    bool shared;
+};
+enum { EXTENTS_SHARED = 1 };
+struct volume_extents {
+    uint64_t offset, length; // bytes
+    unsigned flags;
+    struct volume_extent *extents; // the caller's room for `capacity` (at least 1)
+    unsigned capacity;
+    // Results: `count` extents that cover the first covered_bytes of the range (all of it unless room ran
+    // out).
+    unsigned count;
+    uint64_t covered_bytes;
+    void (*done)(struct volume_extents *call, int result);
+    void *context;
+    void *state; // private
+};
+void volume_extents_submit(struct volume *volume, struct volume_extents *call); // [any]; done on its loop
+void base_extents_submit(struct base *base, struct loop *loop, struct volume_extents *call); // [any]
+
+// Ranges whose bytes differ between two bases: O(changed), since shared subtrees are stepped over; where only
+// the places differ the bytes are compared. kind = what `newer` holds there; data, zero and unmapped are told
+// apart. What only the larger of two sizes has counts as unmapped in the other.
+struct base_diff {
+    struct base *older, *newer;    // stay open until done
+    uint64_t offset;               // bytes, whole blocks: where to begin
+    struct volume_extent *extents; // the caller's room for `capacity` (at least 1)
+    unsigned capacity;
+    // Results: `count` extents in [offset, next_offset). Unless finished, go on from there.
+    unsigned count;
+    uint64_t next_offset;
+    bool finished;
+    void (*done)(struct base_diff *call, int result);
+    void *context;
+    void *state; // private
+};
+void base_diff_submit(struct base_diff *call, struct loop *loop); // [any]; done on the loop
+
+// each() returns false to stop; it runs on the caller's thread.
 typedef bool (*extent_callback)(void *context, uint64_t offset, uint64_t length, enum extent_kind kind);
-int volume_extents(struct volume *volume, uint64_t offset, uint64_t length, extent_callback each,
-        void *context); // [loop of the volume]
-int base_extents(struct base *base, uint64_t offset, uint64_t length, extent_callback each,
-        void *context); // [any], also on loops
-// Ranges whose stored blocks differ between two bases: O(changed). It compares locators and checksums, so a
-// block rewritten with the same bytes is not reported. kind = what `newer` holds there. [any], also on loops
-int base_diff(struct base *older, struct base *newer, extent_callback each, void *context);
 
 // The waiting twins, for threads that are not loops.
 int volume_read_wait(struct volume *volume, uint64_t offset, void *buffer, uint64_t length);
@@ -76,6 +113,10 @@ int volume_zero_wait(struct volume *volume, uint64_t offset, uint64_t length, bo
 int volume_write_blocks_wait(
         struct volume *volume, const uint64_t *blocks, unsigned count, const void *buffer);
 int volume_flush_wait(struct volume *volume);
+// Extents are merged over the whole range; what is written meanwhile may be seen in a part of it.
 int volume_extents_wait(
         struct volume *volume, uint64_t offset, uint64_t length, extent_callback each, void *context);
+int base_extents_wait(
+        struct base *base, uint64_t offset, uint64_t length, extent_callback each, void *context);
+int base_diff_wait(struct base *older, struct base *newer, extent_callback each, void *context);
 int base_read_wait(struct base *base, uint64_t offset, void *buffer, uint64_t length);

@@ -98,34 +98,106 @@ int base_read_wait(struct base *base, uint64_t offset, void *buffer, uint64_t le
     return waiter_wait(&waiter);
 }
 
-struct extents_call {
-    struct loop_work work;
-    struct waiter waiter;
-    struct volume *volume;
-    uint64_t offset, length;
+// ---- Extents and differences: a batch at a time; joined here and handed out on the caller's thread ----
+
+enum { EXTENT_BATCH = 256 };
+
+struct extent_join {
     extent_callback each;
     void *context;
+    struct volume_extent last; // not handed out yet; length 0: none
+    bool stopped;
 };
 
-static void extents_run(struct loop_work *work)
+static void join_flush(struct extent_join *join)
 {
-    struct extents_call *call = (struct extents_call *)work;
-    waiter_finish(&call->waiter,
-            volume_extents(call->volume, call->offset, call->length, call->each, call->context));
+    if (join->last.length > 0 && !join->stopped)
+        join->stopped = !join->each(join->context, join->last.offset, join->last.length, join->last.kind);
+    join->last.length = 0;
+}
+
+static void join_add(struct extent_join *join, const struct volume_extent *extents, unsigned count)
+{
+    for (unsigned i = 0; i < count && !join->stopped; i++) {
+        struct volume_extent *last = &join->last;
+        if (last->length > 0 && last->kind == extents[i].kind &&
+                last->offset + last->length == extents[i].offset) {
+            last->length += extents[i].length;
+            continue;
+        }
+        join_flush(join);
+        *last = extents[i];
+    }
+}
+
+static void extents_done(struct volume_extents *call, int result)
+{
+    waiter_finish(call->context, result);
+}
+
+static int extents_wait(struct volume *volume, struct base *base, uint64_t offset, uint64_t length,
+        extent_callback each, void *context)
+{
+    struct volume_extent extents[EXTENT_BATCH];
+    struct extent_join join = {.each = each, .context = context};
+    do {
+        struct waiter waiter = WAITER_INIT;
+        struct volume_extents call = {.offset = offset,
+                .length = length,
+                .extents = extents,
+                .capacity = EXTENT_BATCH,
+                .done = extents_done,
+                .context = &waiter};
+        if (volume != NULL)
+            volume_extents_submit(volume, &call);
+        else
+            base_extents_submit(base, base->store->loops[0], &call);
+        int r = waiter_wait(&waiter);
+        if (r < 0)
+            return r;
+        join_add(&join, extents, call.count);
+        offset += call.covered_bytes;
+        length -= call.covered_bytes;
+    } while (length > 0 && !join.stopped);
+    join_flush(&join);
+    return 0;
 }
 
 int volume_extents_wait(
         struct volume *volume, uint64_t offset, uint64_t length, extent_callback each, void *context)
 {
-    struct extents_call call = {.work.run = extents_run,
-            .waiter = WAITER_INIT,
-            .volume = volume,
-            .offset = offset,
-            .length = length,
-            .each = each,
-            .context = context};
-    loop_post(volume->loop, &call.work);
-    return waiter_wait(&call.waiter);
+    return extents_wait(volume, NULL, offset, length, each, context);
+}
+
+int base_extents_wait(
+        struct base *base, uint64_t offset, uint64_t length, extent_callback each, void *context)
+{
+    return extents_wait(NULL, base, offset, length, each, context);
+}
+
+static void diff_done(struct base_diff *call, int result)
+{
+    waiter_finish(call->context, result);
+}
+
+int base_diff_wait(struct base *older, struct base *newer, extent_callback each, void *context)
+{
+    struct volume_extent extents[EXTENT_BATCH];
+    struct extent_join join = {.each = each, .context = context};
+    struct base_diff call = {
+            .older = older, .newer = newer, .extents = extents, .capacity = EXTENT_BATCH, .done = diff_done};
+    do {
+        struct waiter waiter = WAITER_INIT;
+        call.context = &waiter;
+        call.offset = call.next_offset;
+        base_diff_submit(&call, newer->store->loops[0]);
+        int r = waiter_wait(&waiter);
+        if (r < 0)
+            return r;
+        join_add(&join, extents, call.count);
+    } while (!call.finished && !join.stopped);
+    join_flush(&join);
+    return 0;
 }
 
 struct commit_call {

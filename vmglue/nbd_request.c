@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 enum {
     STATUS_DESCRIPTORS = 1023,   // with the context id they fill 8 KiB
@@ -191,48 +192,64 @@ static void execute_write_zeroes(struct nbd_connection *connection, struct nbd_r
 }
 
 struct status {
-    uint8_t *descriptors;
-    unsigned count, limit;
+    struct volume_extents call; // first
+    struct nbd_connection *connection;
+    struct nbd_request *request;
+    struct volume_extent extents[STATUS_DESCRIPTORS];
 };
 
-static bool add_extent(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
+static void status_done(struct volume_extents *call, int result)
 {
-    struct status *status = context;
-    uint32_t flags = kind == EXTENT_DATA   ? 0
-                     : kind == EXTENT_ZERO ? NBD_STATE_ZERO
-                                           : NBD_STATE_HOLE | NBD_STATE_ZERO;
-    uint8_t *descriptor = status->descriptors + 8 * status->count;
-    nbd_protocol_put_u32(descriptor, (uint32_t)length);
-    nbd_protocol_put_u32(descriptor + 4, flags);
-    return ++status->count < status->limit;
+    struct status *status = (struct status *)call;
+    struct nbd_connection *connection = status->connection;
+    struct nbd_request *request = status->request;
+    uint8_t *bytes = request->buffer;
+    for (unsigned i = 0; i < call->count; i++) {
+        enum extent_kind kind = call->extents[i].kind;
+        uint32_t flags = kind == EXTENT_DATA   ? 0
+                         : kind == EXTENT_ZERO ? NBD_STATE_ZERO
+                                               : NBD_STATE_HOLE | NBD_STATE_ZERO;
+        nbd_protocol_put_u32(bytes + 4 + 8 * i, (uint32_t)call->extents[i].length);
+        nbd_protocol_put_u32(bytes + 8 + 8 * i, flags);
+    }
+    uint32_t payload_bytes = 4 + 8 * call->count;
+    if (result >= 0 && call->count == 0)
+        result = -EIO;
+    free(status);
+    if (result < 0) {
+        finish(connection, request, result);
+        return;
+    }
+    nbd_protocol_put_u32(bytes, nbd_context_wire_id(NBD_CONTEXT_ALLOCATION));
+    nbd_protocol_chunk(
+            request->head, NBD_CHUNK_DONE, NBD_CHUNK_BLOCK_STATUS, request->header.cookie, payload_bytes);
+    request->own_iov[0] = (struct iovec){request->head, NBD_CHUNK_BYTES};
+    request->own_iov[1] = (struct iovec){bytes, payload_bytes};
+    request->iov = request->own_iov;
+    request->iov_count = 2;
+    nbd_connection_reply(connection, request);
 }
 
 static void execute_block_status(struct nbd_connection *connection, struct nbd_request *request)
 {
     const struct nbd_request_header *header = &request->header;
     const struct nbd_target *target = &connection->target;
-    uint64_t length = header->length < STATUS_SPAN_BYTES ? header->length : STATUS_SPAN_BYTES;
-    uint8_t *bytes = request->buffer;
-    struct status status = {
-            .descriptors = bytes + 4,
-            .limit = header->flags & NBD_CMD_FLAG_REQ_ONE ? 1 : STATUS_DESCRIPTORS,
+    struct status *status = malloc(sizeof *status);
+    if (status == NULL)
+        abort();
+    status->connection = connection;
+    status->request = request;
+    status->call = (struct volume_extents){
+            .offset = header->offset,
+            .length = header->length < STATUS_SPAN_BYTES ? header->length : STATUS_SPAN_BYTES,
+            .extents = status->extents,
+            .capacity = header->flags & NBD_CMD_FLAG_REQ_ONE ? 1 : STATUS_DESCRIPTORS,
+            .done = status_done,
     };
-    int result = target->volume ? volume_extents(target->volume, header->offset, length, add_extent, &status)
-                                : base_extents(target->base, header->offset, length, add_extent, &status);
-    if (result >= 0 && status.count == 0)
-        result = -EIO;
-    if (result < 0) {
-        finish(connection, request, result);
-        return;
-    }
-    uint32_t payload_bytes = 4 + 8 * status.count;
-    nbd_protocol_put_u32(bytes, nbd_context_wire_id(NBD_CONTEXT_ALLOCATION));
-    nbd_protocol_chunk(request->head, NBD_CHUNK_DONE, NBD_CHUNK_BLOCK_STATUS, header->cookie, payload_bytes);
-    request->own_iov[0] = (struct iovec){request->head, NBD_CHUNK_BYTES};
-    request->own_iov[1] = (struct iovec){bytes, payload_bytes};
-    request->iov = request->own_iov;
-    request->iov_count = 2;
-    nbd_connection_reply(connection, request);
+    if (target->volume != NULL)
+        volume_extents_submit(target->volume, &status->call);
+    else
+        base_extents_submit(target->base, connection->loop, &status->call);
 }
 
 void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *request)

@@ -122,9 +122,9 @@ static void start_reads(
     }
 }
 
-static bool take_extent(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
+static void take_extent(
+        struct picture_content *content, uint64_t offset, uint64_t length, enum extent_kind kind)
 {
-    struct picture_content *content = context;
     bool vast = layout_is_vast(content->size_bytes);
     uint64_t covered = 0;
     for (uint64_t index = layout_first_index(vast, offset); index < content->count; index++) {
@@ -137,23 +137,55 @@ static bool take_extent(void *context, uint64_t offset, uint64_t length, enum ex
     }
     if (vast && kind == EXTENT_DATA && covered < length)
         content->data_outside = true;
-    return true;
 }
 
 struct extents_call {
-    struct loop_work work;
+    struct volume_extents extents; // first
     struct taking *taking;
-    struct volume *volume;
+    struct volume *volume; // or:
+    struct base *base;
     struct picture_content *content;
+    struct volume_extent room[16]; // often too little: then it goes on from there
 };
 
-static void extents_run(struct loop_work *work)
+static void extents_next(struct extents_call *call);
+
+static void extents_done(struct volume_extents *extents, int result)
 {
-    struct extents_call *call = (struct extents_call *)work;
-    int result = volume_extents(call->volume, 0, call->content->size_bytes, take_extent, call->content);
+    struct extents_call *call = (struct extents_call *)extents;
+    for (unsigned i = 0; result == 0 && i < extents->count; i++)
+        take_extent(call->content, call->room[i].offset, call->room[i].length, call->room[i].kind);
     if (result < 0)
-        failed(call->taking, result, "extents of a volume");
-    call->taking->pending--;
+        failed(call->taking, result, "extents of a %s", call->volume != NULL ? "volume" : "base");
+    extents->offset += extents->covered_bytes;
+    extents->length -= extents->covered_bytes;
+    if (result == 0 && extents->length > 0)
+        extents_next(call);
+    else
+        call->taking->pending--;
+}
+
+static void extents_next(struct extents_call *call)
+{
+    if (call->volume != NULL)
+        volume_extents_submit(call->volume, &call->extents);
+    else
+        base_extents_submit(call->base, sim_world_loop(call->taking->world, 0), &call->extents);
+}
+
+static void start_extents(struct extents_call *call, struct taking *taking, struct volume *volume,
+        struct base *base, struct picture_content *content)
+{
+    *call = (struct extents_call){.extents = {.length = content->size_bytes,
+                                          .extents = call->room,
+                                          .capacity = sizeof call->room / sizeof call->room[0],
+                                          .done = extents_done},
+            .taking = taking,
+            .volume = volume,
+            .base = base,
+            .content = content};
+    taking->pending++;
+    extents_next(call);
 }
 
 static void content_prepare(struct picture_content *content, uint64_t size_bytes)
@@ -173,9 +205,8 @@ static int take_volume(struct taking *taking, struct picture_volume *shown)
         return result;
     }
     content_prepare(&shown->content, shown->info.size_bytes);
-    struct extents_call call = {{.run = extents_run}, taking, volume, &shown->content};
-    taking->pending++;
-    loop_post(volume_loop(volume), &call.work);
+    struct extents_call call;
+    start_extents(&call, taking, volume, NULL, &shown->content);
     result = settle(taking);
     start_reads(taking, &shown->content, volume, NULL);
     if (result == 0)
@@ -193,11 +224,12 @@ static int take_base(struct taking *taking, struct picture_base *shown)
         return result;
     }
     content_prepare(&shown->content, shown->info.size_bytes);
-    result = base_extents(base, 0, shown->info.size_bytes, take_extent, &shown->content);
-    if (result < 0)
-        failed(taking, result, "extents of base %llu", (unsigned long long)shown->info.id.value);
-    start_reads(taking, &shown->content, NULL, base);
+    struct extents_call call;
+    start_extents(&call, taking, NULL, base, &shown->content);
     result = settle(taking);
+    start_reads(taking, &shown->content, NULL, base);
+    if (result == 0)
+        result = settle(taking);
     base_close(base);
     return result;
 }

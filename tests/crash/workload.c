@@ -282,24 +282,18 @@ static bool start_flush(struct client *client)
     return true;
 }
 
-static bool note_extent(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
+static void looked(struct volume_extents *call, int result)
 {
-    struct client *client = context;
+    struct client *client = call->context;
     uint64_t first = client->io.offset / BLOCK_SIZE;
-    for (uint64_t at = offset; at < offset + length && kind == EXTENT_DATA;
-            at = (at / BLOCK_SIZE + 1) * BLOCK_SIZE)
-        client->data |= UINT64_C(1) << (at / BLOCK_SIZE - first);
-    return true;
-}
-
-static void look_and_read(struct loop_work *work)
-{
-    struct client *client = (struct client *)((char *)work - offsetof(struct client, work));
-    struct volume *handle = client->slot[0]->handle;
-    int result = volume_extents(handle, client->io.offset, client->io.length, note_extent, client);
-    if (result < 0)
+    for (unsigned i = 0; i < call->count; i++)
+        for (uint64_t at = call->extents[i].offset; at < call->extents[i].offset + call->extents[i].length &&
+                                                    call->extents[i].kind == EXTENT_DATA;
+                at = (at / BLOCK_SIZE + 1) * BLOCK_SIZE)
+            client->data |= UINT64_C(1) << (at / BLOCK_SIZE - first);
+    if (result < 0 || call->covered_bytes != call->length)
         workload_fail(client->workload, "extents answered %d", result);
-    volume_submit(handle, &client->io);
+    volume_submit(client->slot[0]->handle, &client->io);
 }
 
 static bool start_read(struct client *client)
@@ -322,8 +316,14 @@ static bool start_read(struct client *client)
     client->data = 0;
     client->slot[0] = slot;
     slot->in_flight++;
-    client->work.run = look_and_read;
-    loop_post(volume_loop(slot->handle), &client->work);
+    client->look = (struct volume_extents){.offset = client->io.offset,
+            .length = client->io.length,
+            .flags = workload_chance(client->workload, 50) ? EXTENTS_SHARED : 0,
+            .extents = client->extents,
+            .capacity = sizeof client->extents / sizeof client->extents[0],
+            .done = looked,
+            .context = client};
+    volume_extents_submit(slot->handle, &client->look);
     return true;
 }
 

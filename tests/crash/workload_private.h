@@ -30,7 +30,8 @@ struct client {
     void *buffer;
     bool plain_buffer; // from malloc, not aligned
     // A read that asks for the extents first, at the same moment on the volume's loop:
-    struct loop_work work;
+    struct volume_extents look; // before a read
+    struct volume_extent extents[32];
     bool looked;
     uint64_t data; // bit n: the n-th block that the range touches is said to be data
     // A transaction:

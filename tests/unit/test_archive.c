@@ -45,8 +45,8 @@ static void expect_same(struct world *world, struct base_id a, struct base_id b)
         assert_int_equal(base_read_wait(right, at, y, part), 0);
         assert_memory_equal(x, y, part);
     }
-    assert_int_equal(base_extents(left, 0, size, count_extent, &left_extents), 0);
-    assert_int_equal(base_extents(right, 0, size, count_extent, &right_extents), 0);
+    assert_int_equal(base_extents_wait(left, 0, size, count_extent, &left_extents), 0);
+    assert_int_equal(base_extents_wait(right, 0, size, count_extent, &right_extents), 0);
     assert_memory_equal(&left_extents, &right_extents, sizeof left_extents);
     base_close(left);
     base_close(right);
