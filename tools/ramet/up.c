@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { POLL_MS = 20 };
+enum { POLL_MS = 20, EXTRA_MAX = 48 };
 
 struct up {
     struct cli *cli;
@@ -25,6 +25,8 @@ struct up {
     const char *store, *kernel, *log, *accel;
     uint64_t shards;
     bool log_requests;
+    const char **extra; // options for the daemon, as they were given
+    unsigned extra_count;
     char kernel_default[2 * PATH_MAX], log_default[PATH_MAX];
 };
 
@@ -101,7 +103,7 @@ static pid_t spawn_daemon(struct up *up)
     char program[2 * PATH_MAX], shards[24];
     snprintf(program, sizeof program, "%s/rametd", up->cli->libexec_dir);
     snprintf(shards, sizeof shards, "%llu", (unsigned long long)up->shards);
-    const char *argv[16] = {
+    const char *argv[16 + EXTRA_MAX] = {
             program, "--store", up->store, "--run", cli_run_dir(up->cli), "--kernel-dir", up->kernel};
     size_t count = 7;
     if (up->shards != 0) {
@@ -114,6 +116,8 @@ static pid_t spawn_daemon(struct up *up)
     }
     if (up->log_requests)
         argv[count++] = "--log-requests";
+    for (unsigned i = 0; i < up->extra_count; i++)
+        argv[count++] = up->extra[i];
     int log_fd = open(up->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (log_fd < 0) {
         cli_fail(up->verb, "the log %s cannot be opened: %s", up->log, strerror(errno));
@@ -224,8 +228,12 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     struct args args;
     json_t *store = NULL;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, options, 0, EXTRA_MAX, 0, &args, &status))
         return status;
+    if (args.count > 0 && args.items[0][0] != '-')
+        return cli_fail_usage(verb, "\"%s\" is too much; usage: ramet %s", args.items[0], verb->usage);
+    up.extra = args.items;
+    up.extra_count = args.count;
     bool store_given = cli->store_dir != NULL;
     up.store = cli_store_dir(cli);
     if (answers(&up, &store)) {
@@ -245,7 +253,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     return pid < 0 ? CLI_FAILED : wait_for_daemon(&up, pid);
 }
 
-const struct verb verb_up = {"up", "up [--store DIR] [options]",
+const struct verb verb_up = {"up", "up [--store DIR] [options] [-- DAEMON-OPTIONS]",
         "Start the daemon in the background, with a store and a kernel",
         "  --store DIR       made when missing (default: RAMET_STORE, else this user's store)\n"
         "  --kernel-dir DIR  guests' kernel, made when missing (default: RAMET_KERNEL_DIR, else kernel "
@@ -255,6 +263,8 @@ const struct verb verb_up = {"up", "up [--store DIR] [options]",
         "  --log-requests    log every call\n"
         "  --accel KIND      auto, kvm or tcg\n"
         "  --shards N        I/O threads\n"
+        "  -- OPTIONS        of rametd, as they are: -- --quota 100G --seal-age 60 (rametd --help lists "
+        "them)\n"
         "\n"
         "When the daemon runs already this changes nothing.\n",
         run};

@@ -89,15 +89,14 @@ static int find_kernel(struct daemon *daemon, struct error *err)
 static int start_store(struct daemon *daemon, struct error *err)
 {
     const char *directory = daemon->config.store_dir;
-    struct store_config config = {.log_budget_bytes = daemon->config.log_budget_bytes};
     for (unsigned i = 0; i < daemon->config.shards; i++) {
         int r = io_ring_loop_create(i, RING_ENTRIES, &daemon->loops[i]);
         if (r < 0)
             return error_set(err, r, "an io_uring cannot be made: %s", strerror(-r));
         daemon->loop_count++;
     }
-    int r = store_open(daemon->loops, daemon->loop_count, directory,
-            daemon->config.log_budget_bytes == 0 ? NULL : &config, &daemon->store, err);
+    int r = store_open(
+            daemon->loops, daemon->loop_count, directory, &daemon->config.store, &daemon->store, err);
     if (r == -EBUSY) {
         int owner = run_dir_store_owner(directory);
         if (owner > 0)

@@ -2,7 +2,7 @@
 // The daemon's parts, in the order in which they come up and go down.
 #pragma once
 
-#include "blockstore/error.h"
+#include "snapshot/store.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@ struct daemon_config {
     const char *vmm_path;   // NULL = qemu-system-x86_64
     const char *accel;      // "auto", "kvm", "tcg"
     unsigned shards;
-    uint64_t log_budget_bytes; // 0 = as stored
+    struct store_config store; // what is 0 is as stored, or the default
     bool log_requests;
 };
 

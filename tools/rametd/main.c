@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/args.h"
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
 
-#include <errno.h>
-#include <getopt.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, SHARDS_DEFAULT_MAX = 4 };
+enum { EXIT_USAGE = 2, SHARDS_DEFAULT_MAX = 4, SHARDS_MAX = 64, SEAL_AGE_MAX_SECS = 10 * 365 * 86400 };
 
 static const char usage[] =
         "usage: rametd --store DIR --run RUNDIR [options]\n"
@@ -29,89 +29,90 @@ static const char usage[] =
         "  --kernel-dir DIR     vmlinux and initramfs-q35.cpio for guests (default: DIR-OF-STORE/../kernel)\n"
         "  --vmm FILE           the emulator (default: qemu-system-x86_64)\n"
         "  --accel KIND         auto (default: probed by booting), kvm or tcg\n"
-        "  --log-budget BYTES   the log never takes more than this\n"
         "  --log-requests       one log line for every API call\n"
-        "  --help, --version\n";
+        "  --help, --version\n"
+        "\n"
+        "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
+        "  --log-budget SIZE    the log never takes more than this\n"
+        "  --seal-log SIZE      seal when the log holds this much (default: a quarter of its budget)\n"
+        "  --seal-age SECS      seal what is older than this (default: 300)\n"
+        "  --quota SIZE         all files of the store together; guests get \"no space\" before it is "
+        "reached "
+        "(default: none)\n"
+        "  --reserve SIZE       left free on the file system, for sealing and collecting\n"
+        "  --cache SIZE         sealed data in memory, uncompressed\n"
+        "  --node-cache SIZE    maps of volumes in memory\n"
+        "  --index-cache SIZE   footers of segments in memory\n"
+        "  --fingerprints SIZE  index that finds equal blocks (default: 256M); a smaller one finds fewer\n"
+        "  --catalog-map SIZE   address space for the catalog\n";
 
-static int fail_usage(const char *format, const char *value)
+static int fail_usage(const char *sentence)
 {
-    fprintf(stderr, "rametd: ");
-    fprintf(stderr, format, value);
-    fprintf(stderr, "; see rametd --help\n");
+    fprintf(stderr, "rametd: %s; see rametd --help\n", sentence);
     return EXIT_USAGE;
 }
 
-static bool parse_number(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *ret_value)
+// What no option can be on its own.
+static const char *complaint(const struct daemon_config *config, uint64_t shards, uint64_t age)
 {
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < minimum || value > maximum)
-        return false;
-    *ret_value = value;
-    return true;
+    const struct store_config *store = &config->store;
+    if (config->store_dir == NULL)
+        return "--store DIR is missing";
+    if (config->run_dir == NULL)
+        return "--run RUNDIR is missing";
+    if (shards < 1 || shards > SHARDS_MAX)
+        return "--shards is not a number from 1 to 64";
+    if (strcmp(config->accel, "auto") != 0 && strcmp(config->accel, "kvm") != 0 &&
+            strcmp(config->accel, "tcg") != 0)
+        return "--accel is not auto, kvm or tcg";
+    if (age > SEAL_AGE_MAX_SECS)
+        return "--seal-age is more than ten years of seconds";
+    if (store->log_budget_bytes != 0 && store->log_budget_bytes < 1 << 20)
+        return "--log-budget is less than 1 MiB";
+    if (store->quota_bytes != 0 && store->quota_bytes < 1 << 20)
+        return "--quota is less than 1 MiB";
+    return NULL;
 }
 
 // 0 go on, otherwise the exit status; *ret_done: nothing more to do.
-static int parse(int argc, char **argv, struct daemon_config *config, bool *ret_done)
+static int parse(char **argv, struct daemon_config *config, bool *ret_done)
 {
-    enum { STORE = 256, RUN, SHARDS, KERNEL, VMM, ACCEL, BUDGET, REQUESTS, HELP, VERSION };
-    static const struct option options[] = {{"store", required_argument, NULL, STORE},
-            {"run", required_argument, NULL, RUN}, {"shards", required_argument, NULL, SHARDS},
-            {"kernel-dir", required_argument, NULL, KERNEL}, {"vmm", required_argument, NULL, VMM},
-            {"accel", required_argument, NULL, ACCEL}, {"log-budget", required_argument, NULL, BUDGET},
-            {"log-requests", no_argument, NULL, REQUESTS}, {"help", no_argument, NULL, HELP},
-            {"version", no_argument, NULL, VERSION}, {0}};
-    uint64_t number;
-    for (int code; (code = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (code) {
-        case STORE:
-            config->store_dir = optarg;
-            break;
-        case RUN:
-            config->run_dir = optarg;
-            break;
-        case SHARDS:
-            if (!parse_number(optarg, 1, 64, &number))
-                return fail_usage("--shards %s is no number from 1 to 64", optarg);
-            config->shards = (unsigned)number;
-            break;
-        case KERNEL:
-            config->kernel_dir = optarg;
-            break;
-        case VMM:
-            config->vmm_path = optarg;
-            break;
-        case ACCEL:
-            if (strcmp(optarg, "auto") != 0 && strcmp(optarg, "kvm") != 0 && strcmp(optarg, "tcg") != 0)
-                return fail_usage("--accel %s is not auto, kvm or tcg", optarg);
-            config->accel = optarg;
-            break;
-        case BUDGET:
-            if (!parse_number(optarg, 1 << 20, UINT64_MAX / 2, &config->log_budget_bytes))
-                return fail_usage("--log-budget %s is no number of bytes of at least 1 MiB", optarg);
-            break;
-        case REQUESTS:
-            config->log_requests = true;
-            break;
-        case 'h':
-        case HELP:
-            fputs(usage, stdout);
-            *ret_done = true;
-            return 0;
-        case VERSION:
-            puts("rametd " RAMET_VERSION);
-            *ret_done = true;
-            return 0;
-        default:
-            fputs("see rametd --help\n", stderr);
-            return EXIT_USAGE;
-        }
+    struct store_config *store = &config->store;
+    uint64_t shards = config->shards, age = 0;
+    bool help = false, version = false;
+    const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
+            {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
+            {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
+            {"accel", 0, ARGS_TEXT, &config->accel}, {"log-requests", 0, ARGS_FLAG, &config->log_requests},
+            {"log-budget", 0, ARGS_SIZE, &store->log_budget_bytes},
+            {"seal-log", 0, ARGS_SIZE, &store->seal_log_bytes}, {"seal-age", 0, ARGS_NUMBER, &age},
+            {"quota", 0, ARGS_SIZE, &store->quota_bytes}, {"reserve", 0, ARGS_SIZE, &store->reserve_bytes},
+            {"cache", 0, ARGS_SIZE, &store->frame_cache_bytes},
+            {"node-cache", 0, ARGS_SIZE, &store->node_cache_bytes},
+            {"index-cache", 0, ARGS_SIZE, &store->index_cache_bytes},
+            {"fingerprints", 0, ARGS_SIZE, &store->fingerprint_bytes},
+            {"catalog-map", 0, ARGS_SIZE, &store->catalog_map_bytes}, {"help", 'h', ARGS_FLAG, &help},
+            {"version", 0, ARGS_FLAG, &version}, {0}};
+    struct args args;
+    char message[512];
+    if (args_parse(argv, options, 0, UINT_MAX, 0, "", &args, message, sizeof message) < 0)
+        return fail_usage(message);
+    *ret_done = help || version;
+    if (help)
+        fputs(usage, stdout);
+    else if (version)
+        puts("rametd " RAMET_VERSION);
+    if (*ret_done)
+        return 0;
+    if (args.count > 0) {
+        snprintf(message, sizeof message, "\"%s\" is not expected here", args.items[0]);
+        return fail_usage(message);
     }
-    if (optind < argc)
-        return fail_usage("\"%s\" is not expected here", argv[optind]);
-    if (config->store_dir == NULL || config->run_dir == NULL)
-        return fail_usage("%s is missing", config->store_dir == NULL ? "--store DIR" : "--run RUNDIR");
+    const char *wrong = complaint(config, shards, age);
+    if (wrong != NULL)
+        return fail_usage(wrong);
+    config->shards = (unsigned)shards;
+    store->seal_age_ns = age * 1000000000;
     return 0;
 }
 
@@ -135,7 +136,7 @@ int main(int argc, char **argv)
     struct daemon *daemon;
     struct error err = {0};
     bool done = false;
-    int status = parse(argc, argv, &config, &done);
+    int status = parse(argv + 1, &config, &done);
     if (status != 0 || done)
         return status;
 
