@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/statvfs.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -330,6 +331,12 @@ static int ring_lock_file(struct loop *loop, int fd)
     return errno == EWOULDBLOCK ? -EBUSY : -errno;
 }
 
+static uint64_t ring_free_bytes(struct loop *loop, const char *path)
+{
+    struct statvfs stat;
+    return statvfs(path, &stat) == 0 ? (uint64_t)stat.f_bavail * stat.f_frsize : UINT64_MAX;
+}
+
 static const struct loop_ops ring_ops = {
         .submit = ring_submit,
         .post = ring_post,
@@ -341,6 +348,7 @@ static const struct loop_ops ring_ops = {
         .random = ring_random,
         .list_dir = ring_list_dir,
         .lock_file = ring_lock_file,
+        .free_bytes = ring_free_bytes,
 };
 
 int io_ring_loop_create(unsigned index, unsigned entries, struct loop **ret_loop)

@@ -12,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETIRE_ROOM_BLOCKS = 8 };
+enum {
+    RETIRE_ROOM_BLOCKS = 8,
+    CUT_FILES = 1, // of the budget: for the rotation of a cut alone
+};
 
 uint32_t log_payload_max(struct log *log)
 {
@@ -28,7 +31,8 @@ uint32_t log_txn_payload_max(struct log *log)
 
 uint64_t log_free_blocks_locked(struct log *log)
 {
-    uint64_t files = log->budget_files > log->used_files ? log->budget_files - log->used_files : 0;
+    uint64_t budget = log->budget_files - CUT_FILES;
+    uint64_t files = budget > log->used_files ? budget - log->used_files : 0;
     return files * log->file_blocks + (log->file_blocks - log->current->used_blocks);
 }
 
@@ -102,7 +106,9 @@ static bool has_room_locked(struct log *log, struct log_append *append, bool *re
     uint64_t need = 1 + append->payload_blocks, slack = small ? 0 : RETIRE_ROOM_BLOCKS;
     *ret_rotate = log->current->used_blocks + need + slack > log->file_blocks;
     if (append->reserve)
-        return !*ret_rotate || log->used_files < log->budget_files;
+        return !*ret_rotate || log->used_files < log->budget_files - CUT_FILES;
+    if (*ret_rotate && log->grow_refused)
+        return false;
     uint64_t free_blocks = log_free_blocks_locked(log);
     if (*ret_rotate) // the rest of this file is lost
         free_blocks -= log->file_blocks - log->current->used_blocks;
@@ -125,10 +131,12 @@ static void take_place_locked(struct log *log, struct log_append *append)
     append->header = log->header_count > 0 ? log->header_pool[--log->header_count] : NULL;
 }
 
-// A spare may be taken for ordinary data only while another stays for the reserve, or can still be made.
+// A spare may be taken for ordinary data only while others stay for the reserve and for a cut, or can still
+// be made.
 static bool spare_expected_locked(struct log *log, bool reserve)
 {
-    return log->spare_files >= (reserve ? 1u : 2u) || log->preparing || log_can_prepare_locked(log);
+    return log->spare_files >= CUT_FILES + (reserve ? 1u : 2u) || log->preparing ||
+           log_can_prepare_locked(log);
 }
 
 enum admission { ADMIT_GO, ADMIT_WAIT, ADMIT_ROTATE, ADMIT_STALE, ADMIT_NO_SPACE };
@@ -145,7 +153,10 @@ static enum admission admit_locked(struct log *log, struct log_append *append)
         return ADMIT_GO;
     if (room && spare_expected_locked(log, append->reserve))
         return ADMIT_ROTATE;
-    bool wait = append->kind != RECORD_RETIRE && log_retire_expected_locked(log);
+    if (log->config.pressure != NULL)
+        log->config.pressure(log->config.context);
+    bool wait = append->kind != RECORD_RETIRE && append->kind != RECORD_OPEN &&
+                (log_retire_expected_locked(log) || log->relief);
     return wait ? ADMIT_WAIT : ADMIT_NO_SPACE;
 }
 
@@ -161,6 +172,10 @@ static struct log_append *queue_take_locked(struct log *log)
 void log_pump_locked(struct log *log, struct log_append **start)
 {
     struct log_append **tail = start;
+    if (log->cut != NULL && log->failed != 0)
+        log_cut_finish_locked(log, -ESTALE);
+    if (log->cut != NULL && log->rotation == ROTATION_IDLE)
+        log->rotation = ROTATION_DRAIN;
     while (log->queue != NULL) {
         enum admission admission = admit_locked(log, log->queue);
         if (admission == ADMIT_ROTATE)
@@ -169,7 +184,8 @@ void log_pump_locked(struct log *log, struct log_append **start)
             break;
         struct log_append *append = queue_take_locked(log);
         if (admission != ADMIT_GO) {
-            log_deliver_locked(log, append, admission == ADMIT_STALE ? -ESTALE : -ENOSPC);
+            int stale = log->read_only ? -EROFS : -ESTALE;
+            log_deliver_locked(log, append, admission == ADMIT_STALE ? stale : -ENOSPC);
             continue;
         }
         take_place_locked(log, append);
@@ -195,6 +211,8 @@ static void advance_locked(struct log *log)
             log->broken = true;
         if (!log->broken)
             log->acknowledged_seq = append->seq;
+        if (append->kind <= RECORD_TXN)
+            log->changed_seq = append->seq;
         if (append->kind != RECORD_IMAGE)
             log_deliver_locked(log, append, append->result < 0 ? append->result : log->broken ? -ESTALE : 0);
         else
@@ -483,7 +501,13 @@ void log_stat(struct log *log, struct log_stat *ret_stat)
             .durable_seq = log->durable_seq,
             .recovered_records = log->recovered_records,
             .recovered_bytes = log->recovered_bytes,
-            .failed = log->failed,
+            .changed_seq = log->changed_seq,
+            .oldest_file = log->oldest->number,
+            .current_file = log->current->number,
+            .checkpoint_file = log->checkpoint_file,
+            .used_files = log->used_files,
+            .budget_files = log->budget_files,
+            .failed = log->read_only ? 0 : log->failed,
     };
     for (struct log_file *file = log->oldest; file != NULL; file = file->next)
         ret_stat->live_refs += atomic_load(&file->refs);

@@ -6,10 +6,11 @@
 // loop; between loops any order). An append is acknowledged (done) after the kernel completed its write *and*
 // those of all records before it, in log order. log_sync is answered when every record acknowledged before
 // the call is on stable storage; syncs are grouped. The first failed write or sync stops the log for good
-// (-ESTALE): what was not synced is in doubt. Space: at most budget_bytes. Ordinary appends leave one file's
-// worth free for those with `reserve`. The oldest files retire when no tree refers to their blocks any more
-// (log_ref/log_unref) and no read is in flight (pins). Threads: log_append, log_sync and log_read are called
-// on op->loop's thread; done runs there. log_ref, log_unref: any.
+// (-ESTALE): what was not synced is in doubt. Space: at most budget_bytes. Ordinary appends leave two files'
+// worth free, those with `reserve` one: the last is for a cut, without which no file could ever retire. A
+// file retires when a checkpoint covers its records (log_retire_before), no tree refers to its blocks any
+// more (log_ref/log_unref) and no read is in flight (pins). Threads: log_append, log_sync and log_read are
+// called on op->loop's thread; done runs there. log_ref, log_unref: any.
 #pragma once
 
 #include "blockstore/error.h"
@@ -23,10 +24,17 @@ struct log_config {
     const char *directory; // STORE/log
     uint64_t file_bytes, budget_bytes;
     unsigned spare_files;
-    uint64_t seed; // of header checksums
+    uint64_t seed;           // of header checksums
+    uint64_t start_file;     // a checkpoint covers every record before this file; 0 = none
+    uint64_t pressure_files; // call `pressure` when so many files hold records
     // Composes the image of the catalog; called on loop 0 when every record so far is applied and none is in
     // flight. *ret_bytes is malloc'ed.
     void (*image)(void *context, void **ret_bytes, size_t *ret_size);
+    // A checkpoint is wanted: files to retire, or an append that finds no room. Under the log's lock: may
+    // only post.
+    void (*pressure)(void *context);
+    // Whether ordinary data may take another log file (quota, free space). On loop 0, no lock held.
+    bool (*may_grow)(void *context);
     void *context;
 };
 
@@ -36,7 +44,10 @@ struct log_replay {
     // Every later WRITE, ZERO, TRIM, TXN in order. `first` locates the first payload block; body is checked.
     int (*record)(
             void *context, const struct record *record, const void *body, locator_t first, struct error *err);
+    // A ROOTS record, complete, after the records before it were replayed. May be NULL.
+    int (*roots)(void *context, const void *bytes, size_t size, struct error *err);
     void *context;
+    bool read_only; // log_open leaves everything as it is; appends are refused with -EROFS
 };
 
 // Creates the directory's first file, durably. The directory exists and is empty.
@@ -122,10 +133,32 @@ void log_unref(struct log *log, locator_t locator, uint64_t count);
 bool log_holds(struct log *log, locator_t locator);
 uint64_t log_block_sum(struct log *log, locator_t locator);
 
+// A cut: rotates the log. at() runs on loop 0 at the moment when every record so far is applied and none is
+// in flight, just before the image of the new file is composed; `file` is that file's number. done() follows,
+// on loop 0; on failure at() has not been called. One at a time. [loop 0]
+struct log_cut {
+    void (*at)(struct log_cut *cut, uint64_t file);
+    void (*done)(struct log_cut *cut, int result);
+    // Private:
+    struct loop_work work;
+    struct log *log;
+    int result;
+};
+void log_cut(struct log *log, struct log_cut *cut);
+// A committed checkpoint covers all records before this file: those files may retire. [any]
+void log_retire_before(struct log *log, uint64_t file);
+// Whether appends that find no room shall wait for a checkpoint (the default) or be refused. [any]
+void log_set_relief(struct log *log, bool expected);
+// Asks may_grow again. [loop 0]
+void log_check_growth(struct log *log);
+
 struct log_stat {
     uint64_t used_bytes, spare_bytes, budget_bytes, written_bytes, sync_count;
     uint64_t appended_seq, acknowledged_seq, durable_seq;
+    uint64_t changed_seq; // of the last WRITE, ZERO, TRIM or TXN
     uint64_t recovered_records, recovered_bytes, live_refs;
+    uint64_t oldest_file, current_file, checkpoint_file;
+    unsigned used_files, budget_files;
     int failed;
 };
 void log_stat(struct log *log, struct log_stat *ret_stat);

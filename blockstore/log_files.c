@@ -47,11 +47,11 @@ static int64_t open_sync(struct loop *loop, const char *path, int flags)
 }
 
 // Opens both descriptors; a file system without direct I/O (-EINVAL) is used through the page cache.
-int log_file_open(struct loop *loop, const char *path, int flags, struct log_file *file)
+int log_file_open(struct loop *loop, const char *path, int access, struct log_file *file)
 {
-    int64_t fd = open_sync(loop, path, flags | O_RDWR | O_DIRECT);
+    int64_t fd = open_sync(loop, path, access | O_DIRECT);
     if (fd == -EINVAL)
-        fd = open_sync(loop, path, flags | O_RDWR);
+        fd = open_sync(loop, path, access);
     if (fd < 0)
         return (int)fd;
     int64_t read_fd = open_sync(loop, path, O_RDONLY);
@@ -230,7 +230,8 @@ static void prepare_run(struct loop_work *work)
     struct log_prepare *prepare = &log->prepare;
     atomic_store(&log->prepare_posted, false);
     pthread_mutex_lock(&log->lock);
-    bool go = !log->preparing && log->failed == 0 && log->spare_files < log->config.spare_files &&
+    bool go = !log->preparing && log->failed == 0 &&
+              log->spare_files < log->config.spare_files + 1 && // for a cut
               log_can_prepare_locked(log);
     uint64_t number = log->next_spare_number;
     if (go) {
@@ -339,6 +340,56 @@ static void make_current_locked(struct log *log, struct log_file *file, char *pa
     log->used_files++;
     log->dir_dirty = true;
     atomic_store_explicit(&log->table[file->number % LOG_TABLE_SIZE], file, memory_order_release);
+    if (log->config.pressure != NULL && log->config.pressure_files > 0 &&
+            log->used_files >= log->config.pressure_files)
+        log->config.pressure(log->config.context);
+}
+
+void log_check_growth(struct log *log)
+{
+    struct log_append *start = NULL;
+    bool refused = log->config.may_grow != NULL && !log->config.may_grow(log->config.context);
+    pthread_mutex_lock(&log->lock);
+    bool changed = log->grow_refused != refused;
+    log->grow_refused = refused;
+    if (changed)
+        log_pump_locked(log, &start);
+    pthread_mutex_unlock(&log->lock);
+    log_start_writes(log, start);
+}
+
+// ---- Cuts ----
+
+static void cut_answer(struct loop_work *work)
+{
+    struct log_cut *cut = (struct log_cut *)((char *)work - offsetof(struct log_cut, work));
+    cut->done(cut, cut->result);
+}
+
+void log_cut_finish_locked(struct log *log, int result)
+{
+    struct log_cut *cut = log->cut;
+    log->cut = NULL;
+    if (cut == NULL)
+        return;
+    cut->result = result;
+    cut->work.run = cut_answer;
+    loop_post(log->loops[0], &cut->work);
+}
+
+void log_cut(struct log *log, struct log_cut *cut)
+{
+    struct log_append *start = NULL;
+    cut->log = log;
+    pthread_mutex_lock(&log->lock);
+    log->cut = cut;
+    if (log->failed != 0)
+        log_cut_finish_locked(log, -ESTALE);
+    else if (log->used_files >= log->budget_files)
+        log_cut_finish_locked(log, -ENOSPC);
+    log_pump_locked(log, &start);
+    pthread_mutex_unlock(&log->lock);
+    log_start_writes(log, start);
 }
 
 // Puts the image before everything that waits, then lets the queue go on.
@@ -347,6 +398,9 @@ static void rotate_finish(struct log *log, struct log_file *file, int result)
     struct log_append *images = NULL, *start = NULL;
     void *image = NULL;
     size_t size = 0;
+    struct log_cut *cut = result == 0 ? log->cut : NULL; // both are loop 0's
+    if (cut != NULL)
+        cut->at(cut, log->next_file_number);
     if (result == 0) {
         log->config.image(log->config.context, &image, &size);
         result = log_image_appends(log, image, size, log->loops[0], &images);
@@ -370,9 +424,12 @@ static void rotate_finish(struct log *log, struct log_file *file, int result)
         free(log->rotate_path);
     }
     log->rotation = ROTATION_IDLE;
+    if (cut != NULL || result < 0)
+        log_cut_finish_locked(log, result < 0 && cut == NULL ? result : 0);
     log_pump_locked(log, &start);
     pthread_mutex_unlock(&log->lock);
     log_start_writes(log, start);
+    log_check_growth(log);
     log_kick_prepare(log);
     log_kick_retire(log);
 }
@@ -394,6 +451,7 @@ static void rotate_run(struct loop_work *work)
     struct log_append *start = NULL;
     if (ready && log->failed != 0) {
         log->rotation = ROTATION_IDLE;
+        log_cut_finish_locked(log, -ESTALE);
         log_pump_locked(log, &start);
     } else if (ready) {
         log->rotation = file != NULL ? ROTATION_RUN : ROTATION_SPARE;
@@ -402,6 +460,7 @@ static void rotate_run(struct loop_work *work)
                  !log_can_prepare_locked(log);
     if (stuck) {
         log->rotation = ROTATION_IDLE; // admission refuses what cannot have room
+        log_cut_finish_locked(log, -ENOSPC);
         log_pump_locked(log, &start);
     }
     pthread_mutex_unlock(&log->lock);

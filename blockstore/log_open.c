@@ -3,6 +3,7 @@
 #include "blockstore/log_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,7 @@ static int write_first_image(struct log *log, struct loop *loop, const char *pat
     struct log_file file = {.fd = -1, .read_fd = -1};
     if (r == 0) {
         record_encode(&record, log->config.seed, block);
-        r = log_file_open(loop, path, 0, &file);
+        r = log_file_open(loop, path, O_RDWR, &file);
     }
     if (r == 0)
         r = io_sync_full(loop, IO_WRITE, file.fd, block, BLOCK_SIZE, 0);
@@ -170,6 +171,9 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
     char **leftovers = NULL;
     *ret_log = log;
     log->recovering = true;
+    log->read_only = replay->read_only;
+    log->checkpoint_file = config->start_file;
+    log->relief = config->pressure != NULL;
     r = log_recover(log, replay, &leftovers, err);
     log->recovering = false;
     if (r < 0) {
@@ -177,6 +181,13 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
         close_files(log, log->oldest);
         log_abandon(log);
         return r;
+    }
+    if (log->read_only) {
+        log->failed = -EROFS;
+        for (char **path = leftovers; *path != NULL; path++)
+            free(*path);
+        free(leftovers);
+        return 0;
     }
     log->dir_dirty = true;
     bool claimed = log->durable_seq >= log->last_change_seq; // what counts is on record as durable
@@ -191,6 +202,7 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
     }
     log->opened_seq = claimed ? log->next_seq : 0;
     unlink_leftovers(log, leftovers);
+    log_check_growth(log);
     log_kick_prepare(log);
     log_kick_retire(log);
     return 0;
@@ -236,8 +248,9 @@ struct log *log_close(struct log *log)
         for (unsigned i = 0; i < log->loop_count; i++)
             log->loops[i]->ops->run_once(log->loops[i], false);
     struct open_wait wait = {.sync = {.loop = log->loops[0], .done = open_synced}};
-    log_sync(log, &wait.sync);
-    if (drive(log, &wait) == 0 &&
+    if (!log->read_only)
+        log_sync(log, &wait.sync);
+    if (!log->read_only && drive(log, &wait) == 0 &&
             log->next_seq != log->opened_seq) // a start without any change leaves no mark
         write_last_record(log, &wait);
     close_files(log, log->oldest);

@@ -73,7 +73,7 @@ struct log {
     uint64_t incarnation, previous_incarnation;
 
     // Protected by lock:
-    uint64_t next_seq, acknowledged_seq, durable_seq;
+    uint64_t next_seq, acknowledged_seq, durable_seq, changed_seq;
     uint64_t last_change_seq; // of the last record that was recovered and is no mere mark (RETIRE, OPEN)
     uint64_t opened_seq; // next_seq when this opening began its work; 0 = it must leave a mark at its end
     struct log_append *in_flight, **in_flight_tail; // in log order
@@ -84,6 +84,11 @@ struct log {
     struct log_file *spares;
     struct log_file *graveyard; // structures of unlinked files
     unsigned used_files, spare_files;
+    uint64_t checkpoint_file; // records before this file are covered
+    struct log_cut *cut;      // waits for the next rotation
+    bool relief;              // a checkpoint will make room
+    bool grow_refused;        // may_grow said no
+    bool read_only;
     uint64_t next_file_number, next_spare_number;
     enum log_rotation rotation;
     bool broken; // a record before in_flight failed
@@ -134,10 +139,11 @@ bool log_retire_expected_locked(struct log *log);
 bool log_can_prepare_locked(struct log *log);
 void log_files_init(struct log *log);
 void log_kick(struct log *log, _Atomic bool *posted, struct loop_work *work);
+void log_cut_finish_locked(struct log *log, int result);
 // log_retire.c
 void log_retire_init(struct log *log);
 char *log_path(const char *directory, const char *prefix, uint64_t number);
-int log_file_open(struct loop *loop, const char *path, int flags, struct log_file *file); // drives the loop
+int log_file_open(struct loop *loop, const char *path, int access, struct log_file *file); // drives the loop
 struct log_file *log_file_free(struct log_file *file);
 int log_image_appends(
         struct log *log, const void *image, size_t size, struct loop *loop, struct log_append **ret_list);

@@ -52,6 +52,9 @@ struct recovery {
     uint8_t *image;
     size_t image_size;
     bool image_applied;
+    uint8_t *roots; // parts of a ROOTS record
+    size_t roots_size;
+    uint32_t roots_parts; // so many so far
 };
 
 static void note_name(void *context, const char *name)
@@ -218,7 +221,7 @@ static uint64_t durable_claim(struct recovery *self)
 // Which file the chain says is the oldest that counts.
 static uint64_t chain_claim(struct recovery *self, const unsigned *order, unsigned count)
 {
-    uint64_t claim = 0;
+    uint64_t claim = self->log->config.start_file; // what a checkpoint covers does not count, retired or not
     for (unsigned i = 0; i < self->count; i++)
         if (self->files[i].head_valid && self->files[i].oldest_claim > claim)
             claim = self->files[i].oldest_claim;
@@ -275,6 +278,13 @@ static int find_chain(struct recovery *self, unsigned **ret_order, unsigned *ret
     free(order);
     if (stuck != UINT32_MAX)
         return damaged(self, &self->files[stuck], err);
+    if (self->log->config.start_file != 0)
+        return error_set(err, -EBADMSG,
+                "the log in %s does not fit the catalog, which says that it goes on with file %08" PRIu64
+                ": that file is missing or damaged, or the catalog is of another time; restore the file, or "
+                "run "
+                "'ramet store check --rebuild-catalog'",
+                self->log->directory, self->log->config.start_file);
     return error_set(err, -EBADMSG,
             "the log in %s has no readable beginning: a log file is missing or its first block is damaged; "
             "restore it from a copy",
@@ -338,11 +348,33 @@ static int apply_image(struct recovery *self, const struct record *record, const
     return replay->image(replay->context, self->image, self->image_size, err);
 }
 
+static int apply_roots(struct recovery *self, const struct record *record, const void *body,
+        const struct log_replay *replay, struct error *err)
+{
+    if (replay->roots == NULL)
+        return 0;
+    if (record->part == 0)
+        self->roots_size = self->roots_parts = 0;
+    if (record->part != self->roots_parts) // the rest of one whose beginning was in a file that has retired
+        return 0;
+    self->roots = realloc(self->roots, self->roots_size + record->body_bytes + 1);
+    if (self->roots == NULL)
+        abort();
+    memcpy(self->roots + self->roots_size, body, record->body_bytes);
+    self->roots_size += record->body_bytes;
+    self->roots_parts++;
+    if (self->roots_parts < record->parts)
+        return 0;
+    return replay->roots(replay->context, self->roots, self->roots_size, err);
+}
+
 static int apply_record(struct recovery *self, struct found_file *f, struct record *record, uint64_t block,
         bool first_file, const struct log_replay *replay, struct error *err)
 {
     const void *body = record->inline_body;
-    if (record->body_blocks > 0 && (record->kind != RECORD_IMAGE || first_file)) {
+    bool skip = (record->kind == RECORD_IMAGE && !first_file) ||
+                (record->kind == RECORD_ROOTS && replay->roots == NULL);
+    if (record->body_blocks > 0 && !skip) {
         int r;
         if (!payload_right(self, f->file, record, block, &r)) {
             if (r < 0 && r != -EBADMSG)
@@ -355,12 +387,14 @@ static int apply_record(struct recovery *self, struct found_file *f, struct reco
     }
     memcpy(&f->file->sums[block + 1], record->sums, record->payload_blocks * sizeof(uint64_t));
     self->log->recovered_records++;
-    if (record->kind != RECORD_RETIRE && record->kind != RECORD_OPEN)
+    if (record->kind != RECORD_RETIRE && record->kind != RECORD_OPEN && record->kind != RECORD_ROOTS)
         self->log->last_change_seq = record->seq;
     self->log->recovered_bytes += (1 + (uint64_t)record->payload_blocks) * BLOCK_SIZE;
     self->log->incarnation = record->incarnation;
     if (record->kind == RECORD_IMAGE)
         return first_file ? apply_image(self, record, body, replay, err) : 0;
+    if (record->kind == RECORD_ROOTS)
+        return apply_roots(self, record, body, replay, err);
     if (record->kind <= RECORD_TXN)
         return replay->record(replay->context, record, body, locator_log(f->number, block + 1), err);
     return 0;
@@ -407,6 +441,7 @@ static int apply_chain(struct recovery *self, const unsigned *order, unsigned co
         f->file = NULL; // the log's now
     }
     log->acknowledged_seq = log->next_seq - 1;
+    log->changed_seq = log->last_change_seq;
     log->durable_seq = self->durable < log->acknowledged_seq ? self->durable : log->acknowledged_seq;
     return 0;
 }
@@ -418,7 +453,7 @@ static int open_found(struct recovery *self, struct error *err)
         struct found_file *f = &self->files[i];
         f->file = log_file_new(self->log->file_blocks, log_path(self->log->directory, "", f->number));
         f->limit_block = self->log->file_blocks;
-        int r = log_file_open(self->loop, f->file->path, 0, f->file);
+        int r = log_file_open(self->loop, f->file->path, self->log->read_only ? O_RDONLY : O_RDWR, f->file);
         if (r == 0)
             r = walk_file(self, f);
         if (r < 0)
@@ -470,7 +505,7 @@ static void adopt_spares(struct recovery *self)
         uint8_t *last = self->window;
         bool whole = !half && log->spare_files < log->config.spare_files &&
                      log->used_files + log->spare_files < log->budget_files &&
-                     log_file_open(self->loop, file->path, 0, file) == 0 &&
+                     log_file_open(self->loop, file->path, O_RDWR, file) == 0 &&
                      io_sync_full(self->loop, IO_READ, file->read_fd, last, BLOCK_SIZE,
                              (log->file_blocks - 1) * BLOCK_SIZE) == 0;
         if (whole) {
@@ -499,6 +534,7 @@ static void recovery_free(struct recovery *self, bool failed)
     free(self->files);
     free(self->spares);
     free(self->image);
+    free(self->roots);
     io_buffer_free(self->window);
     io_buffer_free(self->payload);
 }
@@ -530,7 +566,8 @@ int log_recover(struct log *log, const struct log_replay *replay, char ***ret_le
         r = apply_chain(&self, order, count, replay, err);
     if (r == 0) {
         *ret_leftovers = take_leftovers(&self);
-        adopt_spares(&self);
+        if (!log->read_only)
+            adopt_spares(&self);
     }
     free(order);
     recovery_free(&self, r < 0);

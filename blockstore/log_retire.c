@@ -12,7 +12,8 @@ enum {
 
 static bool file_unused(struct log *log, struct log_file *file)
 {
-    return file != log->current && atomic_load(&file->refs) == 0 && atomic_load(&file->pins) == 0;
+    return file != log->current && file->number < log->checkpoint_file && atomic_load(&file->refs) == 0 &&
+           atomic_load(&file->pins) == 0;
 }
 
 static bool can_retire_locked(struct log *log)
@@ -23,8 +24,29 @@ static bool can_retire_locked(struct log *log)
 // A file that only reads in flight hold back will retire soon.
 bool log_retire_expected_locked(struct log *log)
 {
-    bool dead = log->oldest != log->current && atomic_load(&log->oldest->refs) == 0;
+    bool dead = log->oldest != log->current && log->oldest->number < log->checkpoint_file &&
+                atomic_load(&log->oldest->refs) == 0;
     return log->retiring || (dead && !log->closing && !log->retire_blocked);
+}
+
+void log_retire_before(struct log *log, uint64_t file)
+{
+    pthread_mutex_lock(&log->lock);
+    if (file > log->checkpoint_file)
+        log->checkpoint_file = file;
+    log->retire_blocked = false;
+    pthread_mutex_unlock(&log->lock);
+    log_kick_retire(log);
+}
+
+void log_set_relief(struct log *log, bool expected)
+{
+    struct log_append *start = NULL;
+    pthread_mutex_lock(&log->lock);
+    log->relief = expected;
+    log_pump_locked(log, &start);
+    pthread_mutex_unlock(&log->lock);
+    log_start_writes(log, start);
 }
 
 void log_kick_retire(struct log *log)

@@ -54,7 +54,7 @@ void record_encode(const struct record *record, uint64_t seed, void *block)
 
 static bool counts_fit(const struct record *r)
 {
-    if (r->kind < RECORD_WRITE || r->kind > RECORD_RETIRE)
+    if (r->kind < RECORD_WRITE || r->kind > RECORD_ROOTS)
         return false;
     if (r->payload_blocks > RECORD_PAYLOAD_MAX || r->extent_count > RECORD_EXTENT_MAX ||
             r->body_blocks > r->payload_blocks)

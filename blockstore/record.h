@@ -17,8 +17,8 @@
 //    64     4  payload_blocks (at most RECORD_PAYLOAD_MAX)
 //    68     4  body_bytes: bytes of the body (TXN, IMAGE)
 //    72     4  body_blocks: payload blocks that the body takes; 0 = it is inline, after the sums
-//    76     4  part, for IMAGE: 0, 1, ...
-//    80     4  parts, for IMAGE
+//    76     4  part, for IMAGE and ROOTS: 0, 1, ...
+//    80     4  parts, for IMAGE and ROOTS
 //    84     8  the incarnation before this one (OPEN, IMAGE), so that the first record of an opening can
 //    follow 92     4  zero 96        extents: { u64 first block, u32 count, u32 zero }
 //              sums: u64 XXH3-64 of each payload block
@@ -41,6 +41,7 @@ enum record_kind {
     RECORD_IMAGE = 5,  // image of the catalog at the head of each file
     RECORD_OPEN = 6,   // first record of an opening
     RECORD_RETIRE = 7, // the files before `volume` do not count any more
+    RECORD_ROOTS = 8,  // copy of the checkpoint's rows, in parts like IMAGE: for rebuilding a lost catalog
 };
 
 enum {

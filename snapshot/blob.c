@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading a doc's blob: one checked read of consecutive log blocks.
+#include "blockstore/segment.h"
 #include "snapshot/store_private.h"
 
 #include <errno.h>
@@ -8,6 +9,8 @@
 struct blob_read {
     struct loop_work work;
     struct log_read read;
+    struct segment_read sealed;
+    void *bytes;
     struct store *store;
     struct doc_id id;
     size_t size;
@@ -18,7 +21,7 @@ struct blob_read {
 static void finish(struct blob_read *self, int result)
 {
     void (*done)(void *, int, void *, size_t) = self->done;
-    void *context = self->context, *bytes = self->read.buffer;
+    void *context = self->context, *bytes = self->bytes;
     size_t size = self->size;
     free(self);
     if (result < 0) {
@@ -36,6 +39,11 @@ static void read_done(struct log_read *read, int result)
     finish(self, result);
 }
 
+static void sealed_done(struct segment_read *read, int result)
+{
+    finish((struct blob_read *)((char *)read - offsetof(struct blob_read, sealed)), result);
+}
+
 static void start(struct loop_work *work)
 {
     struct blob_read *self = (struct blob_read *)work;
@@ -47,15 +55,27 @@ static void start(struct loop_work *work)
         self->size = row->doc.blob_bytes;
         self->read.first = row->blob_first;
         self->read.count = (uint32_t)volume_blocks_of(self->size);
-        log_ref(store->log, self->read.first, self->read.count); // it stays while it is read
+        if (locator_is_log(self->read.first))
+            log_ref(store->log, self->read.first, self->read.count); // it stays while it is read
     }
     pthread_mutex_unlock(&store->lock);
     if (r < 0) {
         finish(self, r);
         return;
     }
+    self->bytes = io_buffer_alloc((size_t)self->read.count << BLOCK_SHIFT);
+    if (!locator_is_log(self->read.first)) {
+        self->sealed = (struct segment_read){.loop = store->loops[0],
+                .first = self->read.first,
+                .count = self->read.count,
+                .buffer = self->bytes,
+                .uncached = true,
+                .done = sealed_done};
+        segment_read(store->segments, &self->sealed);
+        return;
+    }
     self->read.loop = store->loops[0];
-    self->read.buffer = io_buffer_alloc((size_t)self->read.count << BLOCK_SHIFT);
+    self->read.buffer = self->bytes;
     self->read.done = read_done;
     log_read(store->log, &self->read);
 }

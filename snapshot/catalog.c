@@ -114,6 +114,7 @@ struct volume *catalog_volume_add(
     volume->owner = tree_new_owner(&store->space);
     volume->epoch = epoch;
     atomic_store(&volume->logged_epoch, epoch);
+    volume->clean_file = store->cut_file;
     volume->freezes_tail = &volume->freezes;
     volume->parked_tail = &volume->parked;
     insert((void ***)&store->catalog.volumes, &store->catalog.volume_count, &store->catalog.volume_capacity,
@@ -130,6 +131,7 @@ struct base *catalog_base_add(struct store *store, const struct base_info *info,
     base->store = store;
     base->info = *info;
     base->tree = tree;
+    base->clean_file = store->cut_file;
     base->listed = true;
     insert((void ***)&store->catalog.bases, &store->catalog.base_count, &store->catalog.base_capacity,
             BASE_ID_AT, base);
@@ -203,6 +205,24 @@ static uint64_t blob_blocks(const struct doc *doc)
     return (doc->blob_bytes + BLOCK_SIZE - 1) >> BLOCK_SHIFT;
 }
 
+// A blob in the log holds references on its file; one in a segment is kept by being a root of collections.
+static void blob_refs(struct store *store, locator_t first, const struct doc *doc, bool take)
+{
+    if (!locator_is_log(first) || store->space.log == NULL)
+        return;
+    if (take)
+        log_ref(store->space.log, first, blob_blocks(doc));
+    else
+        log_unref(store->space.log, first, blob_blocks(doc));
+}
+
+void catalog_doc_move_blob(struct store *store, struct doc_row *row, locator_t first)
+{
+    blob_refs(store, row->blob_first, &row->doc, false);
+    row->blob_first = first;
+    blob_refs(store, first, &row->doc, true);
+}
+
 struct doc_row *catalog_doc_add(struct store *store, const struct doc *doc, locator_t blob_first)
 {
     struct doc_row *row = calloc(1, sizeof *row);
@@ -210,8 +230,7 @@ struct doc_row *catalog_doc_add(struct store *store, const struct doc *doc, loca
         abort();
     doc_copy(doc, &row->doc);
     row->blob_first = blob_first;
-    if (blob_first != 0)
-        log_ref(store->space.log, blob_first, blob_blocks(doc));
+    blob_refs(store, blob_first, doc, true);
     insert((void ***)&store->catalog.docs, &store->catalog.doc_count, &store->catalog.doc_capacity, DOC_ID_AT,
             row);
     store->catalog.doc_bytes += row->doc.body_bytes;
@@ -225,8 +244,7 @@ static void doc_remove(struct store *store, struct doc_row *row)
     erase((void **)store->catalog.docs, &store->catalog.doc_count, DOC_ID_AT, row->doc.id.value);
     store->catalog.doc_bytes -= row->doc.body_bytes;
     doc_give_refs(store, &row->doc);
-    if (row->blob_first != 0)
-        log_unref(store->space.log, row->blob_first, blob_blocks(&row->doc));
+    blob_refs(store, row->blob_first, &row->doc, false);
     doc_free(&row->doc);
     free(row);
 }
@@ -239,15 +257,20 @@ static void apply_create(struct store *store, const struct txn_op *op)
             .kind = op->kind,
             .size_bytes = op->size_bytes,
             .parent = {op->base},
-            .created_wall_ns = op->wall_ns};
+            .created_wall_ns = op->wall_ns,
+            .domain = op->domain == DOMAIN_OF_PARENT ? 0 : op->domain};
     memcpy(info.name, op->name, sizeof info.name);
     struct tree tree = tree_empty(volume_blocks_of(op->size_bytes));
     struct base *parent = op->base != 0 ? catalog_base(store, op->base) : NULL;
+    uint64_t clean_file = store->cut_file;
     if (parent != NULL) {
+        clean_file = parent->clean_file;
+        if (op->domain == DOMAIN_OF_PARENT)
+            info.domain = parent->info.domain;
         tree = tree_share(tree_look(&parent->tree));
         tree_grow(&store->space, &tree, tree_new_owner(&store->space), volume_blocks_of(op->size_bytes));
     }
-    catalog_volume_add(store, &info, tree, 1);
+    catalog_volume_add(store, &info, tree, 1)->clean_file = clean_file;
 }
 
 static void apply_delete(struct store *store, const struct txn_op *op)
@@ -269,12 +292,15 @@ static void apply_freeze(struct store *store, struct txn_op *op)
             .created_wall_ns = op->wall_ns};
     if (volume != NULL) {
         info.kind = volume->info.kind;
+        info.domain = volume->info.domain;
         info.parent = volume->info.parent;
         volume->info.parent.value = op->base;
         if (atomic_load(&volume->logged_epoch) <= op->epoch)
             atomic_store(&volume->logged_epoch, op->epoch + 1);
     }
-    catalog_base_add(store, &info, op->tree);
+    struct base *base = catalog_base_add(store, &info, op->tree);
+    if (volume != NULL)
+        base->clean_file = volume->clean_file;
     store->catalog.sweep = true;
     op->tree = tree_empty(1);
 }
@@ -302,10 +328,8 @@ static void apply_doc_put(struct store *store, const struct txn_op *op, locator_
     store->catalog.doc_bytes += doc.body_bytes - before.body_bytes;
     doc_copy(&doc, &old->doc);
     old->blob_first = blob;
-    if (blob != 0)
-        log_ref(store->space.log, blob, blob_blocks(&doc));
-    if (blob_before != 0)
-        log_unref(store->space.log, blob_before, blob_blocks(&before));
+    blob_refs(store, blob, &doc, true);
+    blob_refs(store, blob_before, &before, false);
     doc_give_refs(store, &before);
     doc_free(&before);
 }

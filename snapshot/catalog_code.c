@@ -4,7 +4,7 @@
 // (-EBADMSG).
 //
 //   transaction: u32 version 1, u32 count, then operations: u16 type, and
-//     VOLUME_CREATE  u64 id, u64 base, u64 size, u16 kind, u64 wall_ns, name
+//     VOLUME_CREATE  u64 id, u64 base, u64 size, u16 kind, u64 wall_ns, u64 domain, name
 //     VOLUME_DELETE  u64 id
 //     VOLUME_RESIZE  u64 id, u64 size
 //     VOLUME_RENAME  u64 id, name
@@ -14,9 +14,10 @@
 //                    first block within the record's payload
 //     DOC_DELETE     u64 id
 //   image: u32 version 1, u64 next id,
-//     u32 n + volumes { u64 id, u16 kind, u64 size, u64 parent, u64 wall_ns, u32 epoch, name }
-//     u32 n + bases   { u64 id, u16 kind, u64 size, u64 source, u64 parent, u64 wall_ns }
+//     u32 n + volumes { u64 id, u16 kind, u64 size, u64 parent, u64 wall_ns, u64 domain, u32 epoch, name }
+//     u32 n + bases   { u64 id, u16 kind, u64 size, u64 source, u64 parent, u64 wall_ns, u64 domain }
 //     u32 n + docs    { as DOC_PUT up to blob bytes, then u64 locator of the blob }
+#include "snapshot/checkpoint.h"
 #include "snapshot/store_private.h"
 
 #include "blockstore/cursor.h"
@@ -92,6 +93,7 @@ static void put_op(struct buffer *b, const struct txn_op *op)
         put(b, op->size_bytes, 8);
         put(b, op->kind, 2);
         put(b, op->wall_ns, 8);
+        put(b, op->domain, 8);
     } else if (op->type == TXN_VOLUME_RESIZE) {
         put(b, op->size_bytes, 8);
     } else if (op->type == TXN_FREEZE) {
@@ -187,6 +189,7 @@ static void get_op(struct cursor *c, struct txn_op *op)
         op->size_bytes = cursor_get_u64(c);
         op->kind = cursor_get_u16(c);
         op->wall_ns = cursor_get_u64(c);
+        op->domain = cursor_get_u64(c);
         get_name(c, op->name);
         break;
     case TXN_VOLUME_RESIZE:
@@ -256,6 +259,7 @@ void catalog_encode_image(struct store *store, void **ret_bytes, size_t *ret_siz
         put(&b, volume->info.size_bytes, 8);
         put(&b, volume->info.parent.value, 8);
         put(&b, volume->info.created_wall_ns, 8);
+        put(&b, volume->info.domain, 8);
         put(&b, atomic_load(&volume->logged_epoch), 4);
         put_string(&b, volume->info.name, strlen(volume->info.name));
     }
@@ -273,6 +277,7 @@ void catalog_encode_image(struct store *store, void **ret_bytes, size_t *ret_siz
         put(&b, info->source.value, 8);
         put(&b, info->parent.value, 8);
         put(&b, info->created_wall_ns, 8);
+        put(&b, info->domain, 8);
     }
     put(&b, catalog->doc_count, 4);
     for (unsigned i = 0; i < catalog->doc_count; i++) {
@@ -292,10 +297,14 @@ static void get_volume(struct store *store, struct cursor *c)
     info.size_bytes = cursor_get_u64(c);
     info.parent.value = cursor_get_u64(c);
     info.created_wall_ns = cursor_get_u64(c);
+    info.domain = cursor_get_u64(c);
     uint32_t epoch = cursor_get_u32(c);
     get_name(c, info.name);
-    if (!c->bad)
-        catalog_volume_add(store, &info, tree_empty(volume_blocks_of(info.size_bytes)), epoch);
+    struct tree tree;
+    if (!c->bad && checkpoint_root(store, CHECKPOINT_VOLUME, info.id.value, info.size_bytes, &tree))
+        catalog_volume_add(store, &info, tree, epoch);
+    else
+        c->bad = true;
 }
 
 static void get_base(struct store *store, struct cursor *c)
@@ -307,8 +316,12 @@ static void get_base(struct store *store, struct cursor *c)
     info.source.value = cursor_get_u64(c);
     info.parent.value = cursor_get_u64(c);
     info.created_wall_ns = cursor_get_u64(c);
-    if (!c->bad)
-        catalog_base_add(store, &info, tree_empty(volume_blocks_of(info.size_bytes)));
+    info.domain = cursor_get_u64(c);
+    struct tree tree;
+    if (!c->bad && checkpoint_root(store, CHECKPOINT_BASE, info.id.value, info.size_bytes, &tree))
+        catalog_base_add(store, &info, tree);
+    else
+        c->bad = true;
 }
 
 int catalog_decode_image(struct store *store, const void *bytes, size_t size)
@@ -333,7 +346,7 @@ int catalog_decode_image(struct store *store, const void *bytes, size_t size)
         get_doc(&c, &doc);
         locator_t blob = cursor_get_u64(&c);
         if (!c.bad)
-            catalog_doc_add(store, &doc, blob != 0 && log_holds(store->space.log, blob) ? blob : 0);
+            catalog_doc_add(store, &doc, checkpoint_blob(store, doc.id.value, blob));
         doc_free(&doc);
     }
     return c.bad || c.at != c.end ? -EBADMSG : 0;

@@ -3,7 +3,11 @@
 #include "snapshot/store_private.h"
 
 #include "blockstore/cursor.h"
+#include "blockstore/fingerprint.h"
 #include "blockstore/superblock.h"
+#include "snapshot/background.h"
+#include "snapshot/checkpoint.h"
+#include "snapshot/space.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +17,10 @@
 #include <string.h>
 
 static const uint64_t DEFAULT_LOG_FILE_BYTES = UINT64_C(64) << 20;
-static const uint64_t DEFAULT_LOG_BUDGET_BYTES = UINT64_C(48) << 30;
-enum { DEFAULT_SPARE_LOG_FILES = 2 };
+static const uint64_t DEFAULT_LOG_BUDGET_BYTES = UINT64_C(4) << 30;
+static const uint64_t DEFAULT_CACHE_BYTES = UINT64_C(64) << 20;
+static const uint64_t DEFAULT_FINGERPRINT_BYTES = UINT64_C(256) << 20;
+enum { DEFAULT_SPARE_LOG_FILES = 2, DEFAULT_SEAL_SHARE = 4 };
 
 static char *path_of(const char *directory, const char *name)
 {
@@ -50,7 +56,7 @@ static void empty_image(void *context, void **ret_bytes, size_t *ret_size)
 static void count_name(void *context, const char *name)
 {
     bool *ours = context;
-    static const char *const known[] = {"log", "lock", "superblock.new", "lost+found"};
+    static const char *const known[] = {"log", "segments", "catalog", "lock", "superblock.new", "lost+found"};
     bool match = false;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         match = match || strcmp(name, known[i]) == 0;
@@ -96,6 +102,9 @@ static int sync_parent(struct loop *loop, const char *directory, struct error *e
     return r;
 }
 
+// An empty directory of the store's; what an earlier, unfinished making left in it goes.
+static int make_inside(struct loop *loop, const char *directory, const char *name, struct error *err);
+
 static void remove_name(void *context, const char *name)
 {
     void **pair = context;
@@ -103,6 +112,20 @@ static void remove_name(void *context, const char *name)
     struct io_op op = {.code = IO_UNLINK, .path = path};
     io_sync(pair[0], &op);
     free(path);
+}
+
+static int make_inside(struct loop *loop, const char *directory, const char *name, struct error *err)
+{
+    char *path = path_of(directory, name);
+    struct io_op make = {.code = IO_MKDIR, .path = path, .mode = 0700};
+    int r = (int)io_sync(loop, &make);
+    void *pair[2] = {loop, path};
+    if (r == -EEXIST)
+        r = loop->ops->list_dir(loop, path, remove_name, pair);
+    if (r < 0)
+        error_set(err, r, "cannot make %s: %s", path, strerror(-r));
+    free(path);
+    return r;
 }
 
 int store_init(struct loop *loop, const char *directory, const struct store_config *config, struct error *err)
@@ -123,13 +146,9 @@ int store_init(struct loop *loop, const char *directory, const struct store_conf
     if (r < 0)
         return r;
     char *log_directory = path_of(directory, "log");
-    struct io_op make = {.code = IO_MKDIR, .path = log_directory, .mode = 0700};
-    r = (int)io_sync(loop, &make);
-    void *pair[2] = {loop, log_directory};
-    if (r == -EEXIST)
-        r = loop->ops->list_dir(loop, log_directory, remove_name, pair);
-    if (r < 0)
-        error_set(err, r, "cannot make %s: %s", log_directory, strerror(-r));
+    static const char *const inside[] = {"log", "segments", "catalog"};
+    for (unsigned i = 0; r == 0 && i < sizeof inside / sizeof inside[0]; i++)
+        r = make_inside(loop, directory, inside[i], err);
     struct log_config log_config = log_config_of(&sb, log_directory);
     log_config.image = empty_image;
     if (r == 0)
@@ -156,9 +175,12 @@ static int take_lock(struct store *store, struct error *err)
 {
     char *path = path_of(store->directory, "lock");
     struct loop *loop = store->loops[0];
-    struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDWR | O_CREAT, .mode = 0600};
+    struct io_op open = {.code = IO_OPEN,
+            .path = path,
+            .flags = store->read_only ? O_RDONLY : O_RDWR | O_CREAT,
+            .mode = 0600};
     int64_t fd = io_sync(loop, &open);
-    int r = (int)fd;
+    int r = fd == -ENOENT && store->read_only ? 0 : (int)fd;
     if (fd >= 0) {
         store->lock_fd = (int)fd;
         r = loop->ops->lock_file(loop, (int)fd);
@@ -173,14 +195,22 @@ static int take_lock(struct store *store, struct error *err)
     return r < 0 ? r : 0;
 }
 
-static struct store *store_new(struct loop **loops, unsigned loop_count, const char *directory)
+static struct store *store_new(
+        struct loop **loops, unsigned loop_count, const char *directory, const struct store_config *config)
 {
+    struct loop *background = config != NULL ? config->background : NULL;
     struct store *store = calloc(1, sizeof *store);
     if (store == NULL || (store->directory = strdup(directory)) == NULL ||
-            (store->loops = malloc(loop_count * sizeof *loops)) == NULL)
+            (store->loops = malloc((loop_count + 1) * sizeof *loops)) == NULL)
         abort();
     memcpy(store->loops, loops, loop_count * sizeof *loops);
     store->loop_count = loop_count;
+    store->extra_loop = background != NULL && background->index == loop_count;
+    if (store->extra_loop)
+        store->loops[loop_count] = background;
+    if (config != NULL)
+        store->config = *config;
+    store->read_only = store->config.read_only;
     store->lock_fd = -1;
     store->txn_tail = &store->txn_head;
     pthread_mutex_init(&store->lock, NULL);
@@ -192,11 +222,53 @@ static void store_free(struct store *store)
     store->space.log = NULL;
     recovery_finish(store);
     txn_stop_all(store);
+    checkpoint_close(store);
     catalog_free(store);
+    node_cache_free(store->node_cache);
+    fingerprint_index_free(store->fingerprints);
     pthread_mutex_destroy(&store->lock);
     free(store->directory);
     free(store->loops);
     free(store);
+}
+
+static uint64_t or_default(uint64_t value, uint64_t instead)
+{
+    return value != 0 ? value : instead;
+}
+
+static void fill_config(struct store *store, const struct superblock *sb)
+{
+    struct store_config *config = &store->config;
+    config->log_file_bytes = sb->log_file_bytes;
+    config->log_budget_bytes = sb->log_budget_bytes;
+    config->seal_log_bytes = or_default(config->seal_log_bytes, sb->log_budget_bytes / DEFAULT_SEAL_SHARE);
+    config->index_cache_bytes = or_default(config->index_cache_bytes, DEFAULT_CACHE_BYTES);
+    config->frame_cache_bytes = or_default(config->frame_cache_bytes, DEFAULT_CACHE_BYTES);
+    config->node_cache_bytes = or_default(config->node_cache_bytes, DEFAULT_CACHE_BYTES);
+    config->fingerprint_bytes = or_default(config->fingerprint_bytes, DEFAULT_FINGERPRINT_BYTES);
+}
+
+static void open_segments(struct store *store, const struct superblock *sb)
+{
+    char *directory = path_of(store->directory, "segments");
+    struct segments_config config = {.directory = directory,
+            .seed = seed_of(sb->uuid),
+            .index_cache_bytes = store->config.index_cache_bytes,
+            .frame_cache_bytes = store->config.frame_cache_bytes,
+            .read_only = store->read_only};
+    memcpy(config.secret, sb->secret, sizeof config.secret);
+    store->segments = segments_new(&config);
+    store->node_cache = node_cache_new(store->segments, store->config.node_cache_bytes);
+    store->space.cache = store->node_cache;
+    store->fingerprints = fingerprint_index_new(store->config.fingerprint_bytes);
+    free(directory);
+}
+
+static bool may_grow(void *context)
+{
+    struct store *store = context;
+    return store->background == NULL || space_may_grow(store); // at the opening nothing grows
 }
 
 static int open_log(struct store *store, const struct superblock *sb, struct error *err)
@@ -205,10 +277,18 @@ static int open_log(struct store *store, const struct superblock *sb, struct err
     struct log_config config = log_config_of(sb, log_directory);
     config.image = compose_image;
     config.context = store;
-    struct log_replay replay = {.image = recovery_image, .record = recovery_record, .context = store};
+    config.start_file = store->checkpoint->rows.meta.start_file;
+    config.pressure_files = store->config.seal_log_bytes / config.file_bytes;
+    config.pressure = background_pressure;
+    config.may_grow = may_grow;
+    struct log_replay replay = {.image = recovery_image,
+            .record = recovery_record,
+            .context = store,
+            .read_only = store->read_only};
     uint64_t start = loop_now_ns(store->loops[0]);
     store->catalog.next_id = 1;
-    int r = log_open(store->loops, store->loop_count, &config, &replay, &store->space.log, err);
+    int r = log_open(store->loops, store->loop_count + (store->extra_loop ? 1 : 0), &config, &replay,
+            &store->space.log, err);
     store->log = store->space.log;
     store->recovery_ns = loop_now_ns(store->loops[0]) - start;
     free(log_directory);
@@ -218,7 +298,7 @@ static int open_log(struct store *store, const struct superblock *sb, struct err
 int store_open(struct loop **loops, unsigned loop_count, const char *directory,
         const struct store_config *config, struct store **ret_store, struct error *err)
 {
-    struct store *store = store_new(loops, loop_count, directory);
+    struct store *store = store_new(loops, loop_count, directory, config);
     struct superblock sb;
     int r = superblock_read(loops[0], directory, &sb, err);
     if (r == 0)
@@ -227,15 +307,23 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
         if (config != NULL && config->log_budget_bytes != 0)
             sb.log_budget_bytes = config->log_budget_bytes;
         memcpy(store->uuid, sb.uuid, sizeof store->uuid);
+        memcpy(store->secret, sb.secret, sizeof store->secret);
         store->created_wall_ns = sb.created_wall_ns;
-        r = open_log(store, &sb, err);
+        fill_config(store, &sb);
+        open_segments(store, &sb);
+        r = checkpoint_open(store, err);
     }
+    if (r == 0)
+        r = open_log(store, &sb, err);
     if (r < 0) {
+        store->segments = segments_free(store->segments, loops[0]);
         log_close_fd(loops[0], store->lock_fd);
         store_free(store);
         return r;
     }
     recovery_finish(store);
+    store->background = background_new(store);
+    background_start(store);
     *ret_store = store;
     return 0;
 }
@@ -245,12 +333,26 @@ struct store *store_close(struct store *store)
     if (store == NULL)
         return NULL;
     struct loop *loop = store->loops[0];
+    background_close(store);
     while (store->txn_running || store->txn_head != NULL)
         for (unsigned i = 0; i < store->loop_count; i++)
             store->loops[i]->ops->run_once(store->loops[i], false);
     store->space.log = NULL; // trees go without telling the log
     store->log = log_close(store->log);
+    store->segments = segments_free(store->segments, loop);
     log_close_fd(loop, store->lock_fd);
+    store_free(store);
+    return NULL;
+}
+
+struct store *store_abandon(struct store *store)
+{
+    if (store == NULL)
+        return NULL;
+    background_abandon(store);
+    store->space.log = NULL;
+    store->log = log_abandon(store->log);
+    store->segments = segments_free(store->segments, NULL);
     store_free(store);
     return NULL;
 }
@@ -275,6 +377,26 @@ void store_uuid(struct store *store, uint8_t ret_uuid[16])
     memcpy(ret_uuid, store->uuid, sizeof store->uuid);
 }
 
+static void stat_sealed(struct store *store, struct store_stat *stat)
+{
+    struct segments_stat segments;
+    struct fingerprint_index_stat fingerprints;
+    segments_stat(store->segments, &segments);
+    fingerprint_index_stat(store->fingerprints, &fingerprints);
+    stat->segments = segments.segments;
+    stat->segment_bytes = segments.file_bytes;
+    stat->segment_slots_present = segments.present;
+    stat->leaving_bytes = segments.leaving_bytes;
+    stat->fingerprint_entries = fingerprints.entries;
+    stat->fingerprint_bytes = fingerprints.bytes;
+    stat->fingerprints_loaded = background_loaded(store);
+    stat->background_error = background_error(store);
+    stat->checkpoints = store->checkpoint->checkpoints;
+    stat->sealed_blocks = store->checkpoint->sealed_blocks;
+    stat->dedup_hits = store->checkpoint->dedup_hits;
+    stat->zero_blocks = store->checkpoint->zero_blocks;
+}
+
 void store_stat(struct store *store, struct store_stat *ret_stat)
 {
     struct log_stat log;
@@ -294,7 +416,9 @@ void store_stat(struct store *store, struct store_stat *ret_stat)
             .recovered_bytes = log.recovered_bytes,
             .recovery_ns = store->recovery_ns,
             .failed = log.failed,
+            .checkpoint_log_file = log.checkpoint_file,
     };
+    stat_sealed(store, ret_stat);
     pthread_mutex_lock(&store->lock);
     ret_stat->volumes = store->catalog.volume_count;
     ret_stat->bases = store->catalog.base_count;

@@ -22,12 +22,12 @@ struct store_config {
     uint64_t log_budget_bytes; // the log never takes more than this; 0 = default (48 GiB)
     uint32_t spare_log_files;  // how many prewritten files to keep ahead; default 2
     // Of this opening only:
-    struct loop *background; // where sealing and collecting do their I/O; NULL = loops[0]
+    struct loop *background; // index loop_count; where sealing and collecting do their I/O; NULL = loops[0]
     bool read_only;          // nothing is written, not even the lock: for check and export of a closed store
     uint64_t quota_bytes;    // files of the store together; 0 = none. Writers get ENOSPC before it is reached
     uint64_t reserve_bytes;  // left free on the file system for sealing and collecting; 0 = default
     uint64_t seal_log_bytes; // seal when the log holds this much; 0 = default (a quarter of the budget)
-    uint64_t seal_age_ns;    // and when a record is older than this; 0 = default (5 minutes)
+    uint64_t seal_age_ns;    // and when a record is older than this; 0 = never
     uint64_t fingerprint_bytes; // cap of the index; 0 = default (256 MiB)
     uint64_t index_cache_bytes, frame_cache_bytes, node_cache_bytes; // 0 = defaults
     uint64_t catalog_map_bytes; // address space of the checkpoint; 0 = default
@@ -42,6 +42,9 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
         const struct store_config *config, struct store **ret_store, struct error *err);
 // After the loops' threads have stopped: waits for I/O in flight, syncs the log, releases the lock.
 struct store *store_close(struct store *store);
+
+// After a power cut in the simulator: frees everything, drives nothing.
+struct store *store_abandon(struct store *store);
 
 struct loop *store_loop(struct store *store, unsigned index);
 unsigned store_loop_count(struct store *store);

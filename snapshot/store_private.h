@@ -40,19 +40,21 @@ struct volume {
     struct write_state *active;                // [loop] started writes
     struct write_state *parked, **parked_tail; // [loop] waiting for a range
     unsigned exclusive;                        // [loop] of the active ones
+    uint64_t clean_file; // loop 0: no locator or node of its tree is older than this log file's checkpoint
 };
 
 struct base {
     struct store *store;
     struct base_info info;    // info.users is computed
     unsigned doc_refs, opens; // lock
-    struct tree tree;         // immutable
+    struct tree tree;         // immutable; the root is replaced by its sealed twin on loop 0
     bool listed;              // lock
+    uint64_t clean_file;      // as of a volume
 };
 
 struct doc_row {
     struct doc doc;
-    locator_t blob_first; // 0 = none, or lost with a retired file before the doc was deleted
+    locator_t blob_first; // consecutive blocks in the log or in a segment; 0 = none
 };
 
 struct catalog { // all under store->lock; arrays ascend by id
@@ -68,7 +70,8 @@ struct catalog { // all under store->lock; arrays ascend by id
 struct store {
     pthread_mutex_t lock;
     struct loop **loops;
-    unsigned loop_count;
+    unsigned loop_count; // shards; loops[loop_count] is the background loop if extra_loop
+    bool extra_loop;
     char *directory;
     int lock_fd;
     uint8_t uuid[16];
@@ -78,11 +81,22 @@ struct store {
     struct tree_space space;
     struct catalog catalog;
     uint64_t recovery_ns;
+    struct segments *segments;
+    struct node_cache *node_cache;
+    struct fingerprint_index *fingerprints;
+    uint8_t secret[32];
+    struct background *background;
+    struct checkpoint *checkpoint;
+    bool read_only;
+    uint64_t cut_file;          // loop 0: replay of the last cut begins here
+    struct store_config config; // with defaults filled in
     // Loop 0 only: transactions, one at a time.
     struct txn *txn_head, **txn_tail;
     bool txn_running;
     struct saved_root *saved; // recovery only
 };
+
+#define DOMAIN_OF_PARENT UINT64_MAX
 
 enum txn_op_type {
     TXN_VOLUME_CREATE = 1,
@@ -100,7 +114,8 @@ struct txn_op {
     uint64_t base; // parent of a create, result of a freeze
     uint64_t size_bytes;
     enum volume_kind kind;
-    uint32_t epoch; // of a freeze
+    uint64_t domain; // of a create; DOMAIN_OF_PARENT: the parent's, or 0
+    uint32_t epoch;  // of a freeze
     uint64_t wall_ns;
     char name[STORE_NAME_MAX + 1];
     bool name_too_long;
@@ -137,6 +152,8 @@ void catalog_apply(struct store *store, struct txn_op *ops, unsigned count, loca
 void catalog_base_release(struct store *store, struct base *base); // drops it when nobody needs it
 void catalog_free(struct store *store);
 int doc_copy(const struct doc *doc, struct doc *ret_doc);
+// Its blob is now there (the same bytes).
+void catalog_doc_move_blob(struct store *store, struct doc_row *row, locator_t first);
 
 // catalog_code.c
 void catalog_encode_ops(const struct txn_op *ops, unsigned count, void **ret_bytes, size_t *ret_size);
@@ -181,3 +198,7 @@ int recovery_record(
 void recovery_finish(struct store *store);
 // txn.c
 void txn_stop_all(struct store *store);
+// A turn between transactions: begin(context) runs on loop 0 when none is under way, and none starts until
+// txn_exclusive_end [loop 0].
+void txn_exclusive_begin(struct store *store, void (*begin)(void *context), void *context);
+void txn_exclusive_end(struct store *store);

@@ -17,7 +17,8 @@ struct txn {
     void *context;
     struct loop_work work;
     struct txn *next;
-    unsigned waiting; // loop 0: steps on other loops that are not done
+    void (*exclusive)(void *context); // no transaction: a turn for somebody else
+    unsigned waiting;                 // loop 0: steps on other loops that are not done
     struct log_append append;
     struct log_sync sync;
     void *body;
@@ -90,8 +91,16 @@ struct volume_id txn_volume_create(
     op->kind = kind;
     op->size_bytes = size_bytes;
     op->base = parent.value;
+    op->domain = DOMAIN_OF_PARENT;
     set_name(op, name);
     return (struct volume_id){op->id};
+}
+
+void txn_volume_domain(struct txn *txn, struct volume_id id, uint64_t domain)
+{
+    for (unsigned i = 0; i < txn->count; i++)
+        if (txn->ops[i].type == TXN_VOLUME_CREATE && txn->ops[i].id == id.value)
+            txn->ops[i].domain = domain;
 }
 
 void txn_volume_delete(struct txn *txn, struct volume_id id)
@@ -435,6 +444,13 @@ static bool needs_prepare(const struct txn_op *op)
 static void run(struct txn *txn)
 {
     struct store *store = txn->store;
+    if (txn->exclusive != NULL) {
+        void (*begin)(void *) = txn->exclusive;
+        void *context = txn->context;
+        txn_free(txn);
+        begin(context);
+        return;
+    }
     pthread_mutex_lock(&store->lock);
     txn->result = catalog_check(store, txn->ops, txn->count, &txn->err);
     if (txn->result == 0)
@@ -480,6 +496,21 @@ void txn_commit(struct txn *txn, unsigned flags,
     txn->context = context;
     txn->work.run = enqueue;
     loop_post(txn->store->loops[0], &txn->work);
+}
+
+void txn_exclusive_begin(struct store *store, void (*begin)(void *context), void *context)
+{
+    struct txn *txn = txn_begin(store);
+    txn->exclusive = begin;
+    txn->context = context;
+    txn->work.run = enqueue;
+    loop_post(store->loops[0], &txn->work);
+}
+
+void txn_exclusive_end(struct store *store)
+{
+    store->txn_running = false;
+    start_next(store);
 }
 
 void txn_stop_all(struct store *store)

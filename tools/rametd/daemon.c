@@ -32,7 +32,7 @@ struct daemon {
     char *run_dir;
     char libexec_dir[PATH_MAX], kernel_dir[PATH_MAX];
     int lock_fd, api_fd, nbd_fd;
-    struct loop *loops[SHARDS_MAX];
+    struct loop *loops[SHARDS_MAX + 1];
     unsigned loop_count, running_loops;
     struct store *store;
     struct keeper_guard *keeper;
@@ -89,14 +89,15 @@ static int find_kernel(struct daemon *daemon, struct error *err)
 static int start_store(struct daemon *daemon, struct error *err)
 {
     const char *directory = daemon->config.store_dir;
-    for (unsigned i = 0; i < daemon->config.shards; i++) {
+    for (unsigned i = 0; i < daemon->config.shards + 1; i++) { // the last one is for background work
         int r = io_ring_loop_create(i, RING_ENTRIES, &daemon->loops[i]);
         if (r < 0)
             return error_set(err, r, "an io_uring cannot be made: %s", strerror(-r));
         daemon->loop_count++;
     }
-    int r = store_open(
-            daemon->loops, daemon->loop_count, directory, &daemon->config.store, &daemon->store, err);
+    struct store_config config = daemon->config.store;
+    config.background = daemon->loops[daemon->config.shards];
+    int r = store_open(daemon->loops, daemon->config.shards, directory, &config, &daemon->store, err);
     if (r == -EBUSY) {
         int owner = run_dir_store_owner(directory);
         if (owner > 0)

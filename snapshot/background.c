@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queue of background jobs, and when the store seals of itself: when the log holds more than asked for,
+// when an append finds no room, when records have become old.
+#include "snapshot/background.h"
+
+#include "snapshot/checkpoint.h"
+#include "snapshot/space.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t RETRY_NS = UINT64_C(1000) * 1000 * 1000;
+
+struct background {
+    struct store *store;
+    struct loop *loop;
+    struct background_job *queue, **queue_tail; // loop 0
+    struct background_job *running;             // loop 0
+    struct task *task;                          // loop 0
+    int result;                                 // of the running job
+    struct error err;
+    _Atomic unsigned waiting;
+    _Atomic bool pressed, closing, loaded;
+    _Atomic int last_error;
+    struct loop_work pressure_work;
+    struct background_job seal, load; // its own
+    bool sealing;                     // loop 0: `seal` is queued or runs
+    uint64_t failed_ns;               // loop 0: when the last seal failed; 0 = it did not
+    struct loop_work ended_work;
+    struct loop_timer timer;
+    uint64_t tick_seq, sealed_seq; // loop 0: last change at the last tick; before the last seal
+};
+
+static void start_next(struct background *self);
+
+static int run_job(struct background *self, struct task *task, struct background_job *job)
+{
+    struct store *store = self->store;
+    switch (job->kind) {
+    case BACKGROUND_SEAL:
+        return checkpoint_run(task, store, &self->err);
+    case BACKGROUND_LOAD:
+        return load_fingerprints(task, store, &self->err);
+    default:
+        return error_set(&self->err, -EINVAL, "no such background job");
+    }
+}
+
+static void task_run(struct task *task, void *context)
+{
+    struct background *self = context;
+    self->result = run_job(self, task, self->running);
+}
+
+// Room in the log depends on it: appends wait for a seal that can succeed, and are refused after one that
+// failed.
+static void after_seal(struct background *self)
+{
+    struct log *log = self->store->log;
+    self->failed_ns = self->result < 0 ? loop_now_ns(self->store->loops[0]) : 0;
+    log_check_growth(log);
+    log_set_relief(log, self->result == 0 && space_may_grow(self->store));
+}
+
+static void ended_on_loop(struct loop_work *work)
+{
+    struct background *self = (struct background *)((char *)work - offsetof(struct background, ended_work));
+    struct background_job *job = self->running;
+    struct error err = self->err;
+    int result = self->result;
+    self->running = NULL;
+    self->task = NULL;
+    if (job->kind == BACKGROUND_SEAL || job->kind == BACKGROUND_GC) {
+        atomic_store(&self->last_error, result == -ECANCELED ? 0 : result);
+        after_seal(self);
+    }
+    job->done(job, result, &err);
+    start_next(self);
+}
+
+static void task_ended(void *context) // on the background loop; the queue belongs to loop 0
+{
+    struct background *self = context;
+    loop_post(self->store->loops[0], &self->ended_work);
+}
+
+static void start_next(struct background *self)
+{
+    struct background_job *job = self->queue;
+    if (self->running != NULL || job == NULL)
+        return;
+    self->queue = job->next;
+    if (self->queue == NULL)
+        self->queue_tail = &self->queue;
+    atomic_fetch_sub(&self->waiting, 1);
+    self->running = job;
+    self->err = (struct error){0};
+    self->result = 0;
+    int refused = atomic_load(&self->closing)                               ? -ECANCELED
+                  : self->store->read_only && job->kind != BACKGROUND_CHECK ? -EROFS
+                                                                            : 0;
+    if (refused == 0) {
+        self->task = task_start(self->loop, task_run, task_ended, self);
+        return;
+    }
+    self->result = error_set(&self->err, refused, "%s",
+            refused == -EROFS ? "the store is open for reading only" : "the store is closing");
+    loop_post(self->store->loops[0], &self->ended_work);
+}
+
+static void enqueue(struct background *self, struct background_job *job, bool first)
+{
+    job->store = self->store;
+    atomic_fetch_add(&self->waiting, 1);
+    if (first) {
+        job->next = self->queue;
+        if (self->queue == NULL)
+            self->queue_tail = &job->next;
+        self->queue = job;
+    } else {
+        job->next = NULL;
+        *self->queue_tail = job;
+        self->queue_tail = &job->next;
+    }
+    start_next(self);
+}
+
+static void submitted(struct loop_work *work)
+{
+    struct background_job *job =
+            (struct background_job *)((char *)work - offsetof(struct background_job, work));
+    enqueue(job->store->background, job, false);
+}
+
+void background_submit(struct store *store, struct background_job *job)
+{
+    job->store = store;
+    job->work.run = submitted;
+    loop_post(store->loops[0], &job->work);
+}
+
+// ---- Sealing of itself ----
+
+static void seal_done(struct background_job *job, int result, const struct error *err)
+{
+    job->store->background->sealing = false;
+}
+
+static void seal_of_itself(struct background *self)
+{
+    struct log_stat stat;
+    log_stat(self->store->log, &stat);
+    bool soon = self->failed_ns != 0 && loop_now_ns(self->store->loops[0]) - self->failed_ns < RETRY_NS;
+    bool something = stat.used_files > 1 || stat.changed_seq > self->sealed_seq;
+    if (self->sealing || soon || !something || atomic_load(&self->closing) || self->store->read_only)
+        return;
+    self->sealing = true;
+    self->sealed_seq = stat.changed_seq;
+    self->seal = (struct background_job){.kind = BACKGROUND_SEAL, .done = seal_done};
+    enqueue(self, &self->seal, true);
+}
+
+static void pressure_run(struct loop_work *work)
+{
+    struct background *self =
+            (struct background *)((char *)work - offsetof(struct background, pressure_work));
+    atomic_store(&self->pressed, false);
+    if (atomic_load(&self->closing))
+        return;
+    log_check_growth(self->store->log);
+    seal_of_itself(self);
+}
+
+void background_pressure(void *context)
+{
+    struct store *store = context;
+    struct background *self = store->background;
+    if (self != NULL && !atomic_load(&self->closing) && !atomic_exchange(&self->pressed, true))
+        loop_post(store->loops[0], &self->pressure_work);
+}
+
+// Two ticks see a change that nothing has sealed: it is as old as the time between them.
+static void tick(struct loop_timer *timer)
+{
+    struct background *self = (struct background *)((char *)timer - offsetof(struct background, timer));
+    struct log_stat stat;
+    if (atomic_load(&self->closing))
+        return;
+    log_stat(self->store->log, &stat);
+    if (self->tick_seq > self->sealed_seq)
+        seal_of_itself(self);
+    self->tick_seq = stat.changed_seq;
+    timer->deadline_ns = loop_now_ns(self->store->loops[0]) + self->store->config.seal_age_ns;
+    self->store->loops[0]->ops->add_timer(self->store->loops[0], timer);
+}
+
+static void load_done(struct background_job *job, int result, const struct error *err)
+{
+    struct background *self = job->store->background;
+    if (result == -EAGAIN) // gave way to other jobs
+        enqueue(self, job, false);
+    else if (result == 0)
+        atomic_store(&self->loaded, true);
+}
+
+// ---- Life ----
+
+struct background *background_new(struct store *store)
+{
+    struct background *self = calloc(1, sizeof *self);
+    if (self == NULL)
+        abort();
+    struct log_stat stat;
+    log_stat(store->log, &stat);
+    self->store = store;
+    self->loop = store->config.background != NULL ? store->config.background : store->loops[0];
+    self->queue_tail = &self->queue;
+    self->pressure_work.run = pressure_run;
+    self->ended_work.run = ended_on_loop;
+    self->timer.fire = tick;
+    self->sealed_seq = store->checkpoint->rows.meta.start_file == 0 ? 0 : stat.changed_seq;
+    return self;
+}
+
+void background_start(struct store *store)
+{
+    struct background *self = store->background;
+    struct loop *loop = store->loops[0];
+    if (store->read_only)
+        return;
+    self->load = (struct background_job){.kind = BACKGROUND_LOAD, .done = load_done};
+    background_submit(store, &self->load);
+    if (store->config.seal_age_ns > 0) {
+        self->timer.deadline_ns = loop_now_ns(loop) + store->config.seal_age_ns;
+        loop->ops->add_timer(loop, &self->timer);
+    }
+}
+
+static bool background_busy(struct background *self)
+{
+    return self->running != NULL || self->queue != NULL || atomic_load(&self->pressed);
+}
+
+void background_close(struct store *store)
+{
+    struct background *self = store->background;
+    if (self == NULL)
+        return;
+    atomic_store(&self->closing, true);
+    if (self->task != NULL)
+        task_stop(self->task);
+    while (background_busy(self)) {
+        for (unsigned i = 0; i < store->loop_count; i++)
+            store->loops[i]->ops->run_once(store->loops[i], false);
+        if (self->loop != store->loops[0])
+            self->loop->ops->run_once(self->loop, false);
+    }
+    if (store->config.seal_age_ns > 0 && !store->read_only)
+        store->loops[0]->ops->cancel_timer(store->loops[0], &self->timer);
+    store->background = NULL;
+    free(self);
+}
+
+void background_abandon(struct store *store)
+{
+    struct background *self = store->background;
+    if (self == NULL)
+        return;
+    atomic_store(&self->closing, true);
+    if (self->task != NULL)
+        task_abandon(self->task);
+    store->background = NULL;
+    free(self);
+}
+
+bool background_waiting(struct store *store)
+{
+    return atomic_load(&store->background->waiting) > 0;
+}
+
+int background_error(struct store *store)
+{
+    return store->background != NULL ? atomic_load(&store->background->last_error) : 0;
+}
+
+bool background_loaded(struct store *store)
+{
+    return store->background != NULL && atomic_load(&store->background->loaded);
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// One checkpoint from cut to retired log files, and what recovery reads of it.
+#include "snapshot/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Opening ----
+
+static int open_db(struct store *store, const char *directory, struct error *err)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    int r = checkpoint_db_open(store->loops[0], directory, store->read_only, store->config.catalog_map_bytes,
+            &checkpoint->db, err);
+    if (r == -ENOENT && store->read_only)
+        return 0;
+    return r < 0 ? r : checkpoint_rows_read(checkpoint->db, &checkpoint->rows, err);
+}
+
+int checkpoint_open(struct store *store, struct error *err)
+{
+    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    char *directory = NULL;
+    if (checkpoint == NULL || asprintf(&directory, "%s/catalog", store->directory) < 0)
+        abort();
+    store->checkpoint = checkpoint;
+    int r = open_db(store, directory, err);
+    free(directory);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < checkpoint->rows.segment_count; i++)
+        segments_add(store->segments, &checkpoint->rows.segments[i]);
+    if (checkpoint->rows.meta.next_segment == 0)
+        checkpoint->rows.meta.next_segment = 1;
+    store->cut_file = checkpoint->rows.meta.start_file;
+    return store->read_only ? 0 : segments_collect_files_at_start(store->segments, store->loops[0], err);
+}
+
+void checkpoint_close(struct store *store)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    if (checkpoint == NULL)
+        return;
+    cut_free(store, checkpoint->cut);
+    checkpoint_db_close(checkpoint->db);
+    checkpoint_rows_free(&checkpoint->rows);
+    free(checkpoint);
+    store->checkpoint = NULL;
+}
+
+bool checkpoint_root(struct store *store, enum checkpoint_kind kind, uint64_t id, uint64_t size_bytes,
+        struct tree *ret_tree)
+{
+    const struct checkpoint_rows *rows = &store->checkpoint->rows;
+    struct tree empty = tree_empty(volume_blocks_of(size_bytes));
+    if (rows->meta.start_file == 0) {
+        *ret_tree = empty;
+        return true;
+    }
+    const struct checkpoint_root *row = checkpoint_rows_find(rows, kind, id);
+    if (row == NULL || row->height < empty.height)
+        return false;
+    *ret_tree = (struct tree){.root = row->root, .height = row->height};
+    return true;
+}
+
+locator_t checkpoint_blob(struct store *store, uint64_t id, locator_t in_image)
+{
+    const struct checkpoint_root *row = checkpoint_rows_find(&store->checkpoint->rows, CHECKPOINT_DOC, id);
+    if (row != NULL)
+        return row->root;
+    return in_image != 0 && log_holds(store->space.log, in_image) ? in_image : 0;
+}
+
+// ---- Rows ----
+
+uint64_t checkpoint_new_segment_number(struct store *store)
+{
+    return store->checkpoint->rows.meta.next_segment++;
+}
+
+int checkpoint_commit_rows(struct store *store, struct checkpoint_rows *rows, struct error *err)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    rows->meta.wall_ns = store->loops[0]->ops->wall_ns(store->loops[0]);
+    int r = checkpoint_rows_commit(checkpoint->db, rows, err);
+    if (r < 0)
+        return r;
+    checkpoint_rows_free(&checkpoint->rows);
+    checkpoint->rows = *rows;
+    *rows = (struct checkpoint_rows){0};
+    return 0;
+}
+
+static struct checkpoint_rows compose(
+        struct store *store, const struct cut *cut, const struct seal_result *sealed)
+{
+    const struct checkpoint_rows *before = &store->checkpoint->rows;
+    struct checkpoint_rows rows = {.meta = before->meta};
+    rows.meta.start_file = cut->file;
+    rows.meta.count++;
+    for (size_t i = 0; i < before->segment_count; i++)
+        checkpoint_rows_add_segment(&rows, &before->segments[i]);
+    for (size_t i = 0; i < sealed->segment_count; i++)
+        checkpoint_rows_add_segment(&rows, &sealed->segments[i]);
+    for (size_t i = 0; i < cut->count; i++)
+        if (cut->roots[i].lasting)
+            checkpoint_rows_add_root(&rows, &cut->roots[i].row);
+    return rows;
+}
+
+// ---- The log's part ----
+
+struct log_wait {
+    struct store *store;
+    struct task_event event;
+    struct log_append append;
+    struct log_sync sync;
+};
+
+static void append_done(struct log_append *append, int result)
+{
+    task_event_set(&((struct log_wait *)((char *)append - offsetof(struct log_wait, append)))->event, result);
+}
+
+static void sync_done(struct log_sync *sync, int result)
+{
+    task_event_set(&((struct log_wait *)((char *)sync - offsetof(struct log_wait, sync)))->event, result);
+}
+
+static void append_start(void *context)
+{
+    struct log_wait *wait = context;
+    log_append(wait->store->log, &wait->append);
+}
+
+static void sync_start(void *context)
+{
+    struct log_wait *wait = context;
+    log_sync(wait->store->log, &wait->sync);
+}
+
+static int sync_log(struct task *task, struct store *store)
+{
+    struct log_wait wait = {.store = store, .sync = {.loop = store->loops[0], .done = sync_done}};
+    task_event_init(task, &wait.event);
+    task_call(task, store->loops[0], sync_start, &wait);
+    return (int)task_wait(task, &wait.event);
+}
+
+// The rows once more, in the log: with it and the segments a lost catalog can be made again.
+static int append_roots(struct task *task, struct store *store)
+{
+    void *bytes;
+    size_t size;
+    checkpoint_rows_encode(&store->checkpoint->rows, &bytes, &size);
+    size_t part_bytes = (size_t)log_payload_max(store->log) * BLOCK_SIZE;
+    uint32_t parts = (uint32_t)((size + part_bytes - 1) / part_bytes);
+    uint8_t *payload = io_buffer_alloc(part_bytes);
+    int r = 0;
+    for (uint32_t part = 0; r == 0 && part < parts; part++) {
+        size_t at = part * part_bytes, n = size - at < part_bytes ? size - at : part_bytes;
+        uint32_t blocks = (uint32_t)((n + BLOCK_SIZE - 1) / BLOCK_SIZE);
+        memset(payload, 0, (size_t)blocks * BLOCK_SIZE);
+        memcpy(payload, (const uint8_t *)bytes + at, n);
+        struct log_wait wait = {.store = store,
+                .append = {.loop = store->loops[0],
+                        .kind = RECORD_ROOTS,
+                        .reserve = true,
+                        .payload = payload,
+                        .payload_blocks = blocks,
+                        .body_bytes = (uint32_t)n,
+                        .body_blocks = blocks,
+                        .part = part,
+                        .parts = parts,
+                        .done = append_done}};
+        task_event_init(task, &wait.event);
+        task_call(task, store->loops[0], append_start, &wait);
+        r = (int)task_wait(task, &wait.event);
+    }
+    io_buffer_free(payload);
+    free(bytes);
+    return r;
+}
+
+// ---- One checkpoint ----
+
+// Everything that had to be durable is: from here on the rows count, whatever happens.
+static void after_commit(struct task *task, struct store *store, struct cut *cut, struct seal_result *sealed)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    for (size_t i = 0; i < sealed->segment_count; i++)
+        segments_add(store->segments, &sealed->segments[i]);
+    patch_live(task, store, cut);
+    checkpoint->cut = NULL;
+    uint64_t file = cut->file;
+    cut_free(store, cut);
+    for (size_t i = 0; i < sealed->published_count; i++)
+        fingerprint_index_put(
+                store->fingerprints, sealed->published[i].fingerprint, sealed->published[i].locator);
+    checkpoint->checkpoints++;
+    checkpoint->sealed_blocks += sealed->blocks;
+    checkpoint->dedup_hits += sealed->dedup_hits;
+    checkpoint->zero_blocks += sealed->zero_blocks;
+    // Without room for the copy of the rows the files stay: the next checkpoint tries again.
+    if (append_roots(task, store) == 0)
+        log_retire_before(store->log, file);
+}
+
+static int commit(struct task *task, struct store *store, struct cut *cut, struct seal_result *sealed,
+        struct error *err)
+{
+    int r = sync_log(task, store);
+    if (r < 0)
+        return error_set(err, r, "cannot sync the log in %s: %s", store->directory, strerror(-r));
+    struct checkpoint_rows rows = compose(store, cut, sealed);
+    r = checkpoint_commit_rows(store, &rows, err);
+    checkpoint_rows_free(&rows);
+    return r;
+}
+
+static int run_once(struct task *task, struct store *store, struct error *err)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    struct seal_result sealed;
+    int r = 0;
+    if (checkpoint->cut == NULL && (r = cut_take(task, store, &checkpoint->cut)) < 0)
+        return error_set(err, r, "cannot begin a checkpoint of %s: %s%s", store->directory, strerror(-r),
+                r == -ENOSPC ? "; the log has no file left" : "");
+    struct cut *cut = checkpoint->cut;
+    r = seal_cut(task, store, cut, &sealed, err);
+    if (r < 0)
+        return r;
+    r = commit(task, store, cut, &sealed, err);
+    if (r < 0) {
+        for (size_t i = 0; i < cut->count; i++)
+            tree_unseal(&store->space, &cut->roots[i].tree);
+        for (size_t i = 0; i < cut->file_count; i++) {
+            free(cut->forward[i]);
+            cut->forward[i] = NULL;
+        }
+        for (size_t i = 0; i < sealed.segment_count; i++)
+            segments_drop(store->segments, sealed.segments[i].number);
+    } else {
+        after_commit(task, store, cut, &sealed);
+    }
+    seal_result_free(&sealed);
+    return r;
+}
+
+int checkpoint_run(struct task *task, struct store *store, struct error *err)
+{
+    bool earlier = store->checkpoint->cut != NULL; // that one does not hold what came since
+    int r = run_once(task, store, err);
+    return r == 0 && earlier ? run_once(task, store, err) : r;
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sealing on a real ring: what was written reads the same from segments, after restarts, in forks and
+// snapshots; equal blocks are stored once; log files retire; a store rewritten for ever never fills its log.
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "blockstore/io_ring.h"
+#include "snapshot/txn.h"
+#include "snapshot/volume.h"
+
+enum { SHARDS = 2, FILE_BYTES = 1 << 20, BUDGET_FILES = 12, VOLUME_BLOCKS = 3000 };
+
+struct world {
+    char directory[64];
+    struct loop *loops[SHARDS + 1];
+    struct store *store;
+};
+
+static void world_open(struct world *world)
+{
+    struct error err = {0};
+    for (unsigned i = 0; i <= SHARDS; i++)
+        assert_int_equal(io_ring_loop_create(i, 64, &world->loops[i]), 0);
+    struct store_config config = {.background = world->loops[SHARDS]};
+    int r = store_open(world->loops, SHARDS, world->directory, &config, &world->store, &err);
+    if (r < 0)
+        fail_msg("open: %s", err.text);
+    for (unsigned i = 0; i <= SHARDS; i++)
+        assert_int_equal(io_ring_thread_start(world->loops[i]), 0);
+}
+
+static void world_close(struct world *world)
+{
+    for (unsigned i = 0; i <= SHARDS; i++)
+        io_ring_thread_stop(world->loops[i]);
+    world->store = store_close(world->store);
+    for (unsigned i = 0; i <= SHARDS; i++)
+        world->loops[i] = io_ring_loop_destroy(world->loops[i]);
+}
+
+static int setup(void **state)
+{
+    struct world *world = calloc(1, sizeof *world);
+    strcpy(world->directory, "test_checkpoint.XXXXXX");
+    assert_non_null(mkdtemp(world->directory));
+    struct loop *loop;
+    struct error err = {0};
+    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
+    struct store_config config = {
+            .log_file_bytes = FILE_BYTES, .log_budget_bytes = (uint64_t)FILE_BYTES * BUDGET_FILES};
+    int r = store_init(loop, world->directory, &config, &err);
+    if (r < 0)
+        fail_msg("init: %s", err.text);
+    io_ring_loop_destroy(loop);
+    world_open(world);
+    *state = world;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *world = *state;
+    char command[128];
+    if (world->store != NULL)
+        world_close(world);
+    snprintf(command, sizeof command, "rm -rf %s", world->directory);
+    assert_int_equal(system(command), 0);
+    free(world);
+    return 0;
+}
+
+static void good(int result, const struct error *err)
+{
+    if (result < 0)
+        fail_msg("%s (%s)", err->text, strerror(-result));
+}
+
+static struct volume_id create(struct world *world, const char *name, struct base_id parent)
+{
+    struct error err = {0};
+    struct txn *txn = txn_begin(world->store);
+    struct volume_id id = txn_volume_create(
+            txn, name, VOLUME_DISK, parent.value != 0 ? 0 : (uint64_t)VOLUME_BLOCKS * BLOCK_SIZE, parent);
+    good(txn_commit_wait(txn, 0, &err), &err);
+    return id;
+}
+
+static struct base_id snapshot(struct world *world, struct volume_id id, const char *name)
+{
+    struct error err = {0};
+    struct txn *txn = txn_begin(world->store);
+    struct doc doc = {.kind = DOC_SNAPSHOT, .base_count = 1, .body = "{}", .body_bytes = 2};
+    snprintf(doc.name, sizeof doc.name, "%s", name);
+    doc.bases[0] = txn_freeze(txn, id);
+    txn_doc_put(txn, &doc, "device state", 12);
+    good(txn_commit_wait(txn, TXN_DURABLE, &err), &err);
+    return doc.bases[0];
+}
+
+static void seal(struct world *world)
+{
+    struct error err = {0};
+    good(store_seal(world->store, &err), &err);
+}
+
+static void fill_block(uint8_t *block, uint64_t seed)
+{
+    for (unsigned i = 0; i < BLOCK_SIZE; i += 8) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        uint64_t value = seed >> 8;
+        memcpy(block + i, &value, 8);
+    }
+}
+
+static void write_blocks(
+        struct world *world, struct volume_id id, uint64_t first, uint64_t count, uint64_t seed)
+{
+    struct volume *volume;
+    uint8_t *bytes = io_buffer_alloc(count * BLOCK_SIZE);
+    for (uint64_t i = 0; i < count; i++)
+        fill_block(bytes + i * BLOCK_SIZE, seed + i);
+    assert_int_equal(volume_open(world->store, id, &volume), 0);
+    assert_int_equal(volume_write_wait(volume, first * BLOCK_SIZE, bytes, count * BLOCK_SIZE, 0), 0);
+    volume_close(volume);
+    io_buffer_free(bytes);
+}
+
+static void expect_blocks(
+        struct world *world, struct volume_id id, uint64_t first, uint64_t count, uint64_t seed)
+{
+    struct volume *volume;
+    uint8_t *bytes = io_buffer_alloc(count * BLOCK_SIZE), block[BLOCK_SIZE];
+    assert_int_equal(volume_open(world->store, id, &volume), 0);
+    assert_int_equal(volume_read_wait(volume, first * BLOCK_SIZE, bytes, count * BLOCK_SIZE), 0);
+    volume_close(volume);
+    for (uint64_t i = 0; i < count; i++) {
+        if (seed != 0)
+            fill_block(block, seed + i);
+        else
+            memset(block, 0, sizeof block);
+        if (memcmp(bytes + i * BLOCK_SIZE, block, BLOCK_SIZE) != 0)
+            fail_msg("block %lu is wrong", (unsigned long)(first + i));
+    }
+    io_buffer_free(bytes);
+}
+
+static void sealed_blocks_read_the_same(void **state)
+{
+    struct world *world = *state;
+    struct volume_id id = create(world, "a", (struct base_id){0});
+    write_blocks(world, id, 10, 700, 1000);
+    write_blocks(world, id, 2000, 5, 1);
+    seal(world);
+    expect_blocks(world, id, 0, 10, 0);
+    expect_blocks(world, id, 10, 700, 1000);
+    expect_blocks(world, id, 2000, 5, 1);
+    write_blocks(world, id, 100, 3, 77777);
+    expect_blocks(world, id, 10, 90, 1000);
+    expect_blocks(world, id, 100, 3, 77777);
+    expect_blocks(world, id, 103, 600, 1093);
+    world_close(world);
+    world_open(world);
+    expect_blocks(world, id, 10, 90, 1000);
+    expect_blocks(world, id, 100, 3, 77777);
+    expect_blocks(world, id, 103, 600, 1093);
+    expect_blocks(world, id, 2005, 900, 0);
+    seal(world);
+    world_close(world);
+    world_open(world);
+    expect_blocks(world, id, 10, 90, 1000);
+    expect_blocks(world, id, 100, 3, 77777);
+    expect_blocks(world, id, 103, 600, 1093);
+    struct store_stat stat;
+    store_stat(world->store, &stat);
+    assert_true(stat.segments > 0);
+    assert_int_equal(stat.background_error, 0);
+}
+
+static void equal_blocks_are_stored_once(void **state)
+{
+    struct world *world = *state;
+    struct volume_id a = create(world, "a", (struct base_id){0}), b = create(world, "b", (struct base_id){0});
+    struct store_stat first, second;
+    write_blocks(world, a, 0, 600, 5000);
+    seal(world);
+    store_stat(world->store, &first);
+    write_blocks(world, b, 512, 600, 5000);
+    seal(world);
+    store_stat(world->store, &second);
+    expect_blocks(world, a, 0, 600, 5000);
+    expect_blocks(world, b, 512, 600, 5000);
+    assert_int_equal(second.sealed_blocks, first.sealed_blocks);
+    assert_int_equal(second.dedup_hits - first.dedup_hits, 600);
+}
+
+static void forks_and_snapshots_are_sealed_once(void **state)
+{
+    struct world *world = *state;
+    struct volume_id a = create(world, "a", (struct base_id){0});
+    write_blocks(world, a, 0, 1000, 100);
+    struct base_id base = snapshot(world, a, "s");
+    struct volume_id forks[8];
+    for (unsigned i = 0; i < 8; i++) {
+        forks[i] = create(world, "", base);
+        write_blocks(world, forks[i], 20 + i, 1, 900000 + i);
+    }
+    seal(world);
+    struct store_stat stat;
+    store_stat(world->store, &stat);
+    assert_int_equal(stat.sealed_blocks, 1000 + 8 + 1); // and the blob
+    for (int round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < 8; i++) {
+            expect_blocks(world, forks[i], 0, 20 + i, 100);
+            expect_blocks(world, forks[i], 20 + i, 1, 900000 + i);
+            expect_blocks(world, forks[i], 21 + i, 900, 121 + i);
+        }
+        struct doc doc;
+        void *bytes;
+        size_t size;
+        assert_int_equal(store_doc_find(world->store, DOC_SNAPSHOT, "s", &doc), 0);
+        assert_int_equal(store_doc_blob(world->store, doc.id, &bytes, &size), 0);
+        assert_int_equal(size, 12);
+        assert_memory_equal(bytes, "device state", 12);
+        io_buffer_free(bytes);
+        doc_free(&doc);
+        world_close(world);
+        world_open(world);
+    }
+}
+
+static void rewriting_for_ever_never_fills_the_log(void **state)
+{
+    struct world *world = *state;
+    struct volume_id idle = create(world, "idle", (struct base_id){0}),
+                     a = create(world, "a", (struct base_id){0});
+    write_blocks(world, idle, 7, 1, 4242);
+    for (uint64_t i = 0; i < 300; i++)
+        write_blocks(world, a, i * 37 % 2000, 200, 1000000 + i * 1000);
+    expect_blocks(world, idle, 7, 1, 4242);
+    expect_blocks(world, a, 299 * 37 % 2000, 200, 1000000 + 299 * 1000);
+    struct store_stat stat;
+    store_stat(world->store, &stat);
+    assert_true(stat.log_used_bytes <= (uint64_t)FILE_BYTES * BUDGET_FILES);
+    assert_true(stat.checkpoints > 0);
+    world_close(world);
+    world_open(world);
+    expect_blocks(world, idle, 7, 1, 4242);
+    expect_blocks(world, a, 299 * 37 % 2000, 200, 1000000 + 299 * 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+            cmocka_unit_test_setup_teardown(sealed_blocks_read_the_same, setup, teardown),
+            cmocka_unit_test_setup_teardown(equal_blocks_are_stored_once, setup, teardown),
+            cmocka_unit_test_setup_teardown(forks_and_snapshots_are_sealed_once, setup, teardown),
+            cmocka_unit_test_setup_teardown(rewriting_for_ever_never_fills_the_log, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
