@@ -155,8 +155,7 @@ static enum admission admit_locked(struct log *log, struct log_append *append)
         return ADMIT_ROTATE;
     if (log->config.pressure != NULL)
         log->config.pressure(log->config.context);
-    bool wait = append->kind != RECORD_RETIRE && append->kind != RECORD_OPEN &&
-                (log_retire_expected_locked(log) || log->relief);
+    bool wait = append->kind < RECORD_OPEN && (log_retire_expected_locked(log) || log->relief);
     return wait ? ADMIT_WAIT : ADMIT_NO_SPACE;
 }
 
@@ -318,6 +317,10 @@ void log_start_writes(struct log *log, struct log_append *start)
 void log_append(struct log *log, struct log_append *append)
 {
     struct log_append *start = NULL;
+    if (append->kind == RECORD_ROOTS) { // what makes room must not wait behind what waits for room
+        log_append_first(log, append);
+        return;
+    }
     append->log = log;
     append->next = NULL;
     pthread_mutex_lock(&log->lock);

@@ -21,7 +21,7 @@ struct background {
     struct task *task;                          // loop 0
     int result;                                 // of the running job
     struct error err;
-    _Atomic unsigned waiting;
+    _Atomic unsigned waiting, posted; // jobs in the queue; on their way to it
     _Atomic bool pressed, closing, loaded;
     _Atomic int last_error;
     struct loop_work pressure_work;
@@ -131,6 +131,7 @@ static void submitted(struct loop_work *work)
 {
     struct background_job *job =
             (struct background_job *)((char *)work - offsetof(struct background_job, work));
+    atomic_fetch_sub(&job->store->background->posted, 1);
     enqueue(job->store->background, job, false);
 }
 
@@ -138,6 +139,7 @@ void background_submit(struct store *store, struct background_job *job)
 {
     job->store = store;
     job->work.run = submitted;
+    atomic_fetch_add(&store->background->posted, 1);
     loop_post(store->loops[0], &job->work);
 }
 
@@ -240,7 +242,8 @@ void background_start(struct store *store)
 
 static bool background_busy(struct background *self)
 {
-    return self->running != NULL || self->queue != NULL || atomic_load(&self->pressed);
+    return self->running != NULL || self->queue != NULL || atomic_load(&self->posted) > 0 ||
+           atomic_load(&self->pressed);
 }
 
 void background_close(struct store *store)

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROOTS_TRIES = 100 };
+static const uint64_t ROOTS_WAIT_NS = UINT64_C(10) * 1000 * 1000;
+
 // ---- Opening ----
 
 static int open_db(struct store *store, const char *directory, struct error *err)
@@ -205,9 +208,10 @@ static void after_commit(struct task *task, struct store *store, struct cut *cut
     checkpoint->sealed_blocks += sealed->blocks;
     checkpoint->dedup_hits += sealed->dedup_hits;
     checkpoint->zero_blocks += sealed->zero_blocks;
-    // Without room for the copy of the rows the files stay: the next checkpoint tries again.
-    if (append_roots(task, store) == 0)
-        log_retire_before(store->log, file);
+    int r = append_roots(task, store);
+    log_retire_before(store->log, file);
+    for (int i = 0; r == -ENOSPC && i < ROOTS_TRIES && task_sleep(task, ROOTS_WAIT_NS) == 0; i++)
+        r = append_roots(task, store); // the last file was full: the files that retire now make room
 }
 
 static int commit(struct task *task, struct store *store, struct cut *cut, struct seal_result *sealed,
