@@ -77,7 +77,6 @@ struct store {
     uint8_t uuid[16];
     uint64_t created_wall_ns;
     struct log *log;
-    struct segments *segments; // NULL: nothing is sealed
     struct tree_space space;
     struct catalog catalog;
     uint64_t recovery_ns;
