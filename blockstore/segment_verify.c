@@ -22,7 +22,8 @@ struct verify {
     segment_damage_callback damaged;
     void *context;
     char *path;
-    struct segment_window window;
+    struct segment_window window; // of the file's whole blocks
+    uint64_t file_bytes;
     int damages;
     int error; // the first thing that could not be looked at
     struct segment_header header;
@@ -56,7 +57,7 @@ static bool look(struct verify *v, uint64_t offset, uint64_t size, uint32_t firs
     int r = segment_window_get(&v->window, offset, size, ret_bytes);
     if (r == -ENODATA) {
         report(v, first_slot, count, "bytes %" PRIu64 " to %" PRIu64 " are missing, it ends at %" PRIu64,
-                offset, offset + size - 1, v->window.file_bytes);
+                offset, offset + size - 1, v->file_bytes);
     } else if (r < 0) {
         if (v->error == 0)
             v->error = r;
@@ -107,14 +108,15 @@ static bool trailer_at(struct verify *v, uint64_t end)
 
 static bool check_trailer(struct verify *v)
 {
-    uint64_t size = v->window.file_bytes;
+    uint64_t size = v->file_bytes;
     // Of a file that has grown, the catalog still knows the place.
-    bool found = (v->row != NULL && trailer_at(v, v->row->file_bytes)) ||
-                 trailer_at(v, size / BLOCK_SIZE * BLOCK_SIZE);
+    bool found = (v->row != NULL && trailer_at(v, v->row->file_bytes)) || trailer_at(v, v->window.file_bytes);
+    const uint8_t *bytes;
     if (!found) {
-        uint64_t from = size > SEGMENT_TRAILER_BYTES ? size - SEGMENT_TRAILER_BYTES : 0;
-        const uint8_t *bytes;
-        if (look(v, from, size - from, 0, all_slots(v), &bytes))
+        uint64_t from = v->window.file_bytes > SEGMENT_TRAILER_BYTES
+                                ? v->window.file_bytes - SEGMENT_TRAILER_BYTES
+                                : 0;
+        if (v->window.file_bytes == 0 || look(v, from, SEGMENT_TRAILER_BYTES, 0, all_slots(v), &bytes))
             report(v, 0, all_slots(v),
                     "there is no trailer in its last bytes (%" PRIu64 " to %" PRIu64
                     "): it is damaged, cut short, or was never finished",
@@ -224,34 +226,44 @@ static int check_frames(struct verify *v)
 // ---- One file ----
 
 // There is no "how long is it" in the I/O seam; a read tells whether a place is before the end. A place that
-// cannot be read is.
+// cannot be read is. Returns how many bytes of a block are there.
+static unsigned block_there(struct verify *v, uint64_t block)
+{
+    struct iovec iov = {v->window.buffer, BLOCK_SIZE};
+    struct io_op op = {
+            .code = IO_READ, .fd = v->window.fd, .iov = &iov, .iov_count = 1, .offset = block * BLOCK_SIZE};
+    int64_t n = task_io(v->task, &op);
+    return n < 0 || n > BLOCK_SIZE ? BLOCK_SIZE : (unsigned)n;
+}
+
 static uint64_t length_of(struct verify *v)
 {
-    uint64_t low = 0, high = SEGMENT_FILE_MAX / BLOCK_SIZE + 1; // blocks; the end is in [low, high]
-    int64_t last = 0;
+    uint64_t low = 0, high = SEGMENT_FILE_MAX / BLOCK_SIZE + 1; // the end is in [low, high]
+    uint64_t guess = v->row != NULL ? v->row->file_bytes / BLOCK_SIZE : 0;
+    unsigned last = 0;
+    if (guess > 0 && guess < high && (last = block_there(v, guess - 1)) > 0) {
+        low = guess;
+        if (block_there(v, guess) == 0)
+            high = guess;
+    }
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        struct iovec iov = {v->window.buffer, BLOCK_SIZE};
-        struct io_op op = {.code = IO_READ,
-                .fd = v->window.fd,
-                .iov = &iov,
-                .iov_count = 1,
-                .offset = middle * BLOCK_SIZE};
-        int64_t n = task_io(v->task, &op);
-        if (n == 0) {
+        unsigned there = block_there(v, middle);
+        if (there == 0) {
             high = middle;
         } else {
             low = middle + 1;
-            last = n < 0 ? BLOCK_SIZE : n;
+            last = there;
         }
     }
-    return low == 0 ? 0 : (low - 1) * BLOCK_SIZE + (uint64_t)last;
+    return low == 0 ? 0 : (low - 1) * BLOCK_SIZE + last;
 }
 
 static int verify_open_file(struct verify *v)
 {
-    v->window.file_bytes = length_of(v);
-    if (v->window.file_bytes == 0) {
+    v->file_bytes = length_of(v);
+    v->window.file_bytes = v->file_bytes / BLOCK_SIZE * BLOCK_SIZE;
+    if (v->file_bytes == 0) {
         report(v, 0, all_slots(v), "it is empty");
         return 0;
     }
