@@ -27,11 +27,11 @@ struct checkpoint_db {
     const struct checkpoint_db_ops *ops; // of the simulator; NULL: LMDB
     void *handle;
     bool read_only;
-    bool failed; // a commit ended in doubt: what the file holds is to be read again first
+    bool failed; // the disk fails: no more commits
     uint64_t map_bytes;
     char *directory, *data_path;
     int fd;       // data.mdb, for reading
-    MDB_env *env; // NULL: read_only
+    MDB_env *env; // NULL: read_only, or to be opened again
     MDB_dbi dbi;
 };
 
@@ -391,34 +391,61 @@ static int rows_merge(MDB_txn *txn, MDB_dbi dbi, const struct checkpoint_file *h
     return code;
 }
 
-static int commit_failed(struct checkpoint_db *db, int code, struct error *err)
+// After a failure LMDB is not asked again: the file is put back to where it was, and it begins anew with the
+// next commit.
+static int commit_undo(struct checkpoint_db *db, const struct checkpoint_file *has, struct error *err)
 {
-    if (code == MDB_MAP_FULL)
-        return error_set(err, -ENOSPC,
-                "the catalog %s does not fit into its map of %llu MiB, and stays as it was: open it with a "
-                "larger "
-                "map, or delete volumes and snapshots",
-                db->directory, (unsigned long long)(db->map_bytes / MIB));
+    mdb_env_close(db->env);
+    db->env = NULL;
+    int fd = open(db->data_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        int r = -errno;
+        return error_set(err, r, "cannot open %s: %s", db->data_path, strerror(-r));
+    }
+    int r = checkpoint_pages_restore(fd, db->data_path, &has->state, err);
+    close(fd);
+    return r;
+}
+
+static int commit_failed(
+        struct checkpoint_db *db, const struct checkpoint_file *has, int code, struct error *err)
+{
     int r = from_lmdb(code);
+    if (code == MDB_MAP_FULL) // found out before anything was written
+        return error_set(err, r,
+                "the catalog %s does not fit into its map of %llu MiB, and stays as it was: open it with a "
+                "larger map, or delete volumes and snapshots",
+                db->directory, (unsigned long long)(db->map_bytes / MIB));
+    struct error undo;
+    if (commit_undo(db, has, &undo) < 0) {
+        db->failed = true;
+        return error_set(err, r,
+                "cannot write the catalog %s: %s; then: %s; open it again to see whether it is whole",
+                db->directory, mdb_strerror(code), undo.text);
+    }
     if (r == -ENOSPC)
         return error_set(err, r,
                 "no space left to write the catalog %s, which stays as it was (%s): free some on its file "
                 "system",
                 db->directory, mdb_strerror(code));
     db->failed = true;
-    return error_set(err, r,
-            "cannot write the catalog %s: %s; it holds the state before or after, open it again to see which",
-            db->directory, mdb_strerror(code));
+    return error_set(err, r, "cannot write the catalog %s, which stays as it was: %s", db->directory,
+            mdb_strerror(code));
 }
 
 static int commit_changes(struct checkpoint_db *db, const struct checkpoint_file *has,
         const struct checkpoint_row *rows, size_t count, struct error *err)
 {
+    if (db->env == NULL) {
+        int r = env_open(db->directory, db->map_bytes, &db->env, &db->dbi, err);
+        if (r < 0)
+            return r;
+    }
     MDB_txn *txn;
     int code = mdb_txn_begin(db->env, NULL, 0, &txn);
     if (code != 0)
-        return commit_failed(db, code, err);
-    if (mdb_txn_id(txn) != has->transaction + 1) {
+        return commit_failed(db, has, code, err);
+    if (mdb_txn_id(txn) != has->state.transaction + 1) {
         mdb_txn_abort(txn);
         return error_set(err, -EBUSY, "another process writes to the catalog %s", db->directory);
     }
@@ -429,7 +456,7 @@ static int commit_changes(struct checkpoint_db *db, const struct checkpoint_file
         code = mdb_txn_commit(txn);
     else
         mdb_txn_abort(txn);
-    return code == 0 ? 0 : commit_failed(db, code, err);
+    return code == 0 ? 0 : commit_failed(db, has, code, err);
 }
 
 int checkpoint_db_commit(
@@ -446,7 +473,7 @@ int checkpoint_db_commit(
     }
     if (db->failed)
         return error_set(err, -ESTALE,
-                "an earlier commit to the catalog %s failed; restart, so that it is read again",
+                "an earlier commit to the catalog %s failed: look after its disk, then restart",
                 db->directory);
     struct checkpoint_file has;
     r = checkpoint_file_read(db->fd, db->data_path, &has, err);

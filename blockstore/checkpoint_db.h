@@ -3,8 +3,8 @@
 // replay of the log begins, which segments there are, and the sealed roots of volumes and bases.
 //
 // Threads: one at a time (the checkpointing task, or start-up). Calls block. Durability: a commit that
-// answered 0 is durable. One that failed with -ENOSPC has changed nothing; after any other failure of LMDB's
-// the file holds the state before or after, and further commits answer -ESTALE. LMDB does its own I/O,
+// answered 0 is durable; one that failed has changed nothing. After -ENOSPC the next may be tried; after a
+// failure of the disk all further ones answer -ESTALE. LMDB does its own I/O,
 // outside the seam: a loop whose ops->checkpoint_db is set (the simulator) brings its own implementation, in
 // which a commit is one atomic step.
 #pragma once

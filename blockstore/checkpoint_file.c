@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "blockstore/checkpoint_file.h"
 
-#include "blockstore/checkpoint_pages.h"
 #include "blockstore/cursor.h"
 #include "blockstore/digest.h"
 
@@ -174,20 +173,19 @@ static int row_get(void *context, const uint8_t *key, size_t key_size, const uin
 
 static int state_read(int fd, const char *path, bool older, struct reading *reading, struct error *err)
 {
-    struct checkpoint_pages_state state;
     *reading = (struct reading){.path = path, .keep = !older};
-    int r = checkpoint_pages_read(fd, path, older, row_get, reading, &state, err);
+    int r = checkpoint_pages_read(fd, path, older, row_get, reading, &reading->file.state, err);
     if (r < 0)
         return r;
-    reading->file.transaction = state.transaction;
-    if (older && state.transaction == 0 && !reading->have_header)
+    uint64_t transaction = reading->file.state.transaction;
+    if (older && transaction == 0 && !reading->have_header)
         return 0; // the state before the first commit
-    if (!reading->have_header || reading->header.transaction != state.transaction ||
+    if (!reading->have_header || reading->header.transaction != transaction ||
             reading->header.count != reading->count || reading->header.sum != reading->sum)
         return error_set(err, -EBADMSG,
                 "%s: the rows of transaction %llu are not those that its header speaks of; put a copy of the "
                 "file back, or rebuild the catalog",
-                path, (unsigned long long)state.transaction);
+                path, (unsigned long long)transaction);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "blockstore/checkpoint_db.h"
+#include "blockstore/checkpoint_pages.h"
 
 enum {
     CHECKPOINT_KEY_BYTES = 9,
@@ -26,7 +27,7 @@ struct checkpoint_file {
     struct checkpoint_row *rows; // ascending; values are in `chunks`
     size_t count, room;
     struct checkpoint_chunk *chunks;
-    uint64_t transaction;
+    struct checkpoint_pages_state state;
 };
 // Reads and checks the whole file, both states in it (damage to the newest must not bring back the one
 // before). All or nothing. -EAGAIN: a running owner committed too often meanwhile.

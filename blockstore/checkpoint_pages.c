@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { KIND_META = 8, TREE_INTEGER_KEYS = 8, META_BYTES = 136, META_TRIES = 100 };
+enum { KIND_META = 8, TREE_INTEGER_KEYS = 8, META_TRIES = 100 };
 #define META_MAGIC 0xbeefc0deu
 #define META_VERSION 1u
 
@@ -58,9 +58,9 @@ static struct checkpoint_tree tree_get(struct cursor *c)
     return tree;
 }
 
-static struct checkpoint_meta meta_get(uint8_t bytes[CHECKPOINT_PAGE_HEAD + META_BYTES])
+static struct checkpoint_meta meta_get(uint8_t bytes[CHECKPOINT_PAGES_META_BYTES])
 {
-    struct cursor c = cursor_make(bytes, CHECKPOINT_PAGE_HEAD + META_BYTES);
+    struct cursor c = cursor_make(bytes, CHECKPOINT_PAGES_META_BYTES);
     struct checkpoint_meta meta;
     meta.page = cursor_get_u64(&c);
     cursor_get_u16(&c);
@@ -122,41 +122,45 @@ static int metas_check(
     return 0;
 }
 
+static int metas_read_once(struct checkpoint_walk *walk, struct checkpoint_meta metas[CHECKPOINT_META_PAGES])
+{
+    walk->page_bytes = CHECKPOINT_PAGE_BYTES_MIN;
+    int r = checkpoint_pages_read_at(walk, walk->metas[0], sizeof walk->metas[0], 0);
+    if (r < 0)
+        return r;
+    metas[0] = meta_get(walk->metas[0]);
+    uint32_t size = metas[0].free.pad;
+    if (metas[0].magic != META_MAGIC)
+        return error_set(walk->err, -EBADMSG,
+                "%s is not a catalog (no LMDB file), or its first page is damaged; put a copy of it back, or "
+                "rebuild the catalog",
+                walk->path);
+    if (size < CHECKPOINT_PAGE_BYTES_MIN || size > CHECKPOINT_PAGE_BYTES_MAX || (size & (size - 1)) != 0)
+        return checkpoint_pages_damaged(walk, 0, "an impossible page size");
+    walk->page_bytes = size;
+    r = checkpoint_pages_read_at(walk, walk->metas[1], sizeof walk->metas[1], size);
+    if (r < 0)
+        return r;
+    metas[1] = meta_get(walk->metas[1]);
+    if (metas[1].magic != META_MAGIC)
+        return checkpoint_pages_damaged(walk, 1, "this is no meta page");
+    if (metas[0].version != metas[1].version)
+        return checkpoint_pages_damaged(walk, 0, "the two meta pages tell different versions");
+    if (metas[0].version != META_VERSION)
+        return error_set(walk->err, -EPROTO, "%s was written by another version of LMDB (format %u)",
+                walk->path, metas[0].version);
+    return 0;
+}
+
 // Reads both meta pages at one moment: a commit beside us may be writing one.
 static int metas_read(struct checkpoint_walk *walk, struct checkpoint_meta ret_metas[CHECKPOINT_META_PAGES])
 {
-    uint8_t now[CHECKPOINT_META_PAGES][CHECKPOINT_PAGE_HEAD + META_BYTES],
-            before[CHECKPOINT_META_PAGES][CHECKPOINT_PAGE_HEAD + META_BYTES] = {0};
+    uint8_t before[sizeof walk->metas] = {0};
     for (unsigned tries = 0; tries < META_TRIES; tries++) {
-        walk->page_bytes = CHECKPOINT_PAGE_BYTES_MIN;
-        int r = checkpoint_pages_read_at(walk, now[0], sizeof now[0], 0);
-        if (r < 0)
+        int r = metas_read_once(walk, ret_metas);
+        if (r < 0 || memcmp(walk->metas, before, sizeof before) == 0)
             return r;
-        ret_metas[0] = meta_get(now[0]);
-        uint32_t size = ret_metas[0].free.pad;
-        if (ret_metas[0].magic != META_MAGIC)
-            return error_set(walk->err, -EBADMSG,
-                    "%s is not a catalog (no LMDB file), or its first page is damaged; put a copy of it "
-                    "back, or "
-                    "rebuild the catalog",
-                    walk->path);
-        if (size < CHECKPOINT_PAGE_BYTES_MIN || size > CHECKPOINT_PAGE_BYTES_MAX || (size & (size - 1)) != 0)
-            return checkpoint_pages_damaged(walk, 0, "an impossible page size");
-        walk->page_bytes = size;
-        r = checkpoint_pages_read_at(walk, now[1], sizeof now[1], size);
-        if (r < 0)
-            return r;
-        ret_metas[1] = meta_get(now[1]);
-        if (ret_metas[1].magic != META_MAGIC)
-            return checkpoint_pages_damaged(walk, 1, "this is no meta page");
-        if (ret_metas[0].version != META_VERSION && ret_metas[0].version == ret_metas[1].version)
-            return error_set(walk->err, -EPROTO, "%s was written by another version of LMDB (format %u)",
-                    walk->path, ret_metas[0].version);
-        if (ret_metas[0].version != ret_metas[1].version)
-            return checkpoint_pages_damaged(walk, 0, "the two meta pages tell different versions");
-        if (memcmp(now, before, sizeof now) == 0)
-            return 0;
-        memcpy(before, now, sizeof now);
+        memcpy(before, walk->metas, sizeof before);
     }
     return error_set(walk->err, -ESTALE, "%s is being written all the time", walk->path);
 }
@@ -196,19 +200,38 @@ int checkpoint_pages_read(int fd, const char *path, bool older, checkpoint_pages
     }
     walk.file_bytes = (uint64_t)stat.st_size;
     r = metas_check(&walk, metas);
-    if (r == 0) {
-        walk.meta = metas[(metas[0].transaction < metas[1].transaction) ^ older];
-        walk.used = calloc(walk.meta.last_page / 8 + 1, 1);
-        r = walk.used == NULL ? error_set(err, -ENOMEM, "no memory to read %s", path) : state_visit(&walk);
-        free(walk.used);
-    }
+    if (r < 0)
+        return r;
+    walk.meta = metas[(metas[0].transaction < metas[1].transaction) ^ older];
+    walk.used = calloc(walk.meta.last_page / 8 + 1, 1);
+    if (walk.used == NULL)
+        return error_set(err, -ENOMEM, "no memory to read %s", path);
+    struct checkpoint_pages_state state = {
+            .transaction = walk.meta.transaction, .page_bytes = walk.page_bytes};
+    memcpy(state.metas, walk.metas, sizeof state.metas);
+    r = state_visit(&walk);
+    free(walk.used);
     int again = metas_read(&walk, metas);
     if (again < 0)
         return again;
     if (newest_of(metas) > walk.meta.transaction + 1)
         return error_set(err, -ESTALE, "%s was written over while it was read", path);
     if (r == 0)
-        *ret_state =
-                (struct checkpoint_pages_state){walk.meta.transaction, walk.meta.last_page, walk.page_bytes};
+        *ret_state = state;
     return r;
+}
+
+int checkpoint_pages_restore(
+        int fd, const char *path, const struct checkpoint_pages_state *state, struct error *err)
+{
+    unsigned page = (state->transaction + 1) % CHECKPOINT_META_PAGES;
+    const uint8_t *was = state->metas[page];
+    const size_t size = sizeof state->metas[page];
+    uint8_t is[sizeof state->metas[page]];
+    off_t at = (off_t)(page * state->page_bytes);
+    if (pread(fd, is, size, at) == (ssize_t)size && memcmp(is, was, size) == 0)
+        return 0;
+    ssize_t n = pwrite(fd, was, size, at);
+    int r = n < 0 || fdatasync(fd) < 0 ? -errno : (size_t)n < size ? -EIO : 0;
+    return r < 0 ? error_set(err, r, "cannot put back a page of %s: %s", path, strerror(-r)) : 0;
 }

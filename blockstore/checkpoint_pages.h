@@ -21,10 +21,11 @@
 typedef int (*checkpoint_pages_callback)(void *context, const uint8_t *key, size_t key_size,
         const uint8_t *value, size_t value_size, struct error *err);
 
+enum { CHECKPOINT_PAGES_METAS = 2, CHECKPOINT_PAGES_META_BYTES = 152 };
 struct checkpoint_pages_state {
     uint64_t transaction;
-    uint64_t last_page; // the highest page number in use
     uint32_t page_bytes;
+    uint8_t metas[CHECKPOINT_PAGES_METAS][CHECKPOINT_PAGES_META_BYTES]; // the meta pages, as they stood
 };
 
 // The newest state, or the one before it (`older`; with transaction 0 there is nothing in it), entry by entry
@@ -32,3 +33,8 @@ struct checkpoint_pages_state {
 // written over meanwhile, begin again.
 int checkpoint_pages_read(int fd, const char *path, bool older, checkpoint_pages_callback each, void *context,
         struct checkpoint_pages_state *ret_state, struct error *err);
+
+// Puts back the meta page that the transaction after the newest `state` was about to write, and syncs. LMDB,
+// when it cannot write that page, leaves a mixture of new and old in it.
+int checkpoint_pages_restore(
+        int fd, const char *path, const struct checkpoint_pages_state *state, struct error *err);

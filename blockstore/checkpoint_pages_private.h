@@ -24,7 +24,7 @@ enum {
     CHECKPOINT_PAGE_BYTES_MIN = 4096,
     CHECKPOINT_PAGE_BYTES_MAX = 32768,
     CHECKPOINT_PAGE_HEAD = 16,
-    CHECKPOINT_META_PAGES = 2,
+    CHECKPOINT_META_PAGES = CHECKPOINT_PAGES_METAS,
     CHECKPOINT_DEPTH_MAX = 32, // LMDB's cursors reach no deeper
     CHECKPOINT_KEY_BYTES_MAX = 511,
 };
@@ -48,7 +48,8 @@ struct checkpoint_walk {
     int fd;
     const char *path;
     uint64_t file_bytes;
-    struct checkpoint_meta meta;
+    uint8_t metas[CHECKPOINT_META_PAGES][CHECKPOINT_PAGES_META_BYTES]; // as they stand
+    struct checkpoint_meta meta;                                       // the one that is followed
     uint32_t page_bytes;
     uint8_t *used; // bitmap of pages: reached, or in the list of free ones
     struct checkpoint_tree *tree, seen;

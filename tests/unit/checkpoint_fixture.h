@@ -155,7 +155,8 @@ static inline struct fixture_bytes fixture_load(const char *path)
 
 static inline void fixture_store(const char *path, const void *bytes, size_t size)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    unlink(path); // truncating one would make some file systems sync it
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     assert_int_equal(pwrite(fd, bytes, size, 0), size);
     close(fd);
