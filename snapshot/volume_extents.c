@@ -60,7 +60,9 @@ static int look(struct extents_state *state, struct volume_extent *ret_extent, l
     if (r < 0)
         return r;
     bool shared = false;
-    if (state->parent != NULL) {
+    uint64_t parent_blocks = state->parent != NULL ? volume_blocks_of(base_size_bytes(state->parent)) : 0;
+    if (block < parent_blocks) { // what lies beyond its end, it does not have
+        count = count < parent_blocks - block ? count : parent_blocks - block;
         r = tree_get(space, &state->parent->tree, block, count, &other, &other_count, ret_missing);
         if (r < 0)
             return r;

@@ -48,7 +48,8 @@ struct nbd_request {
     int refused;         // -errno known before the payload is in, 0 = execute
     uint32_t done_bytes; // of a CACHE
     struct loop_work work;
-    uint8_t head[96]; // of the reply
+    struct volume_extents extents; // of a BLOCK_STATUS
+    uint8_t head[96];              // of the reply
     struct iovec own_iov[2];
     struct iovec *iov; // the reply's bytes, in `head` and `buffer`
     unsigned iov_count;
@@ -116,6 +117,13 @@ void nbd_connection_reply(struct nbd_connection *connection, struct nbd_request 
 void nbd_request_admit(struct nbd_connection *connection, struct nbd_request *request);
 // Runs the request (payload complete). Its reply may be ready before this returns.
 void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *request);
+
+// Words the reply of a request that is done, or failed, and sends it.
+void nbd_request_finish(struct nbd_connection *connection, struct nbd_request *request, int result);
+
+// ---- nbd_status.c ----
+size_t nbd_status_buffer_bytes(void);
+void nbd_status_execute(struct nbd_connection *connection, struct nbd_request *request);
 
 // ---- nbd_reply.c: words, without sending ----
 void nbd_reply_simple(struct nbd_request *request, int result);

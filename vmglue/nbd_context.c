@@ -5,6 +5,7 @@
 
 static const char *const names[NBD_CONTEXT_COUNT] = {
         [NBD_CONTEXT_ALLOCATION] = "base:allocation",
+        [NBD_CONTEXT_SHARED] = "ramet:shared",
 };
 
 const char *nbd_context_name(enum nbd_context context)

@@ -10,9 +10,12 @@
 
 enum nbd_context {
     NBD_CONTEXT_ALLOCATION, // base:allocation
+    NBD_CONTEXT_SHARED,     // ramet:shared
     NBD_CONTEXT_COUNT,
 };
 enum { NBD_CONTEXT_ALL = (1 << NBD_CONTEXT_COUNT) - 1 }; // sets are bits, 1 << context
+
+enum { NBD_SHARED_SAME = 1 << 0 }; // flag of ramet:shared
 
 const char *nbd_context_name(enum nbd_context context);
 // Its number on the wire, never 0.

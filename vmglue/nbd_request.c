@@ -5,15 +5,11 @@
 // received, and dropped. The size it is judged by is the one of that moment: a volume may be resized while
 // clients use it, and the engine looks again.
 #include "vmglue/nbd_connection.h"
-#include "vmglue/nbd_context.h"
 
 #include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 enum {
-    STATUS_DESCRIPTORS = 1023,   // with the context id they fill 8 KiB
-    STATUS_SPAN_BYTES = 1 << 30, // looked at for one reply: bounds the time on the loop
     CACHE_PIECE_BYTES = 256 * 1024,
 };
 
@@ -78,10 +74,10 @@ void nbd_request_admit(struct nbd_connection *connection, struct nbd_request *re
     else if (header->type == NBD_CMD_CACHE)
         request->buffer_bytes = header->length < CACHE_PIECE_BYTES ? header->length : CACHE_PIECE_BYTES;
     else if (header->type == NBD_CMD_BLOCK_STATUS)
-        request->buffer_bytes = 4 + 8 * STATUS_DESCRIPTORS;
+        request->buffer_bytes = nbd_status_buffer_bytes();
 }
 
-static void finish(struct nbd_connection *connection, struct nbd_request *request, int result)
+void nbd_request_finish(struct nbd_connection *connection, struct nbd_request *request, int result)
 {
     unsigned type = request->header.type;
     bool answers_in_chunks = connection->structured && (type == NBD_CMD_READ || type == NBD_CMD_BLOCK_STATUS);
@@ -100,7 +96,7 @@ static void finish(struct nbd_connection *connection, struct nbd_request *reques
 static void io_done(struct volume_io *io, int result)
 {
     struct nbd_request *request = io->context;
-    finish(request->connection, request, result);
+    nbd_request_finish(request->connection, request, result);
 }
 
 static void submit_to(struct nbd_connection *connection, struct nbd_request *request, enum volume_op op,
@@ -145,7 +141,7 @@ static void cache_done(struct volume_io *io, int result)
     struct nbd_request *request = io->context;
     request->done_bytes += (uint32_t)io->length;
     if (result < 0 || request->done_bytes == request->header.length) {
-        finish(request->connection, request, result);
+        nbd_request_finish(request->connection, request, result);
         return;
     }
     request->work.run = cache_work;
@@ -156,7 +152,7 @@ static void cache_piece(struct nbd_connection *connection, struct nbd_request *r
 {
     uint32_t left = request->header.length - request->done_bytes;
     if (connection->broken || connection->stop_ran)
-        finish(connection, request, -ESHUTDOWN); // nobody waits for it any more
+        nbd_request_finish(connection, request, -ESHUTDOWN); // nobody waits for it any more
     else
         submit_to(connection, request, VOLUME_READ, request->header.offset + request->done_bytes,
                 left < CACHE_PIECE_BYTES ? left : CACHE_PIECE_BYTES, cache_done);
@@ -170,7 +166,7 @@ static void execute_trim(struct nbd_connection *connection, struct nbd_request *
     if (end != size_bytes(connection))
         end &= ~(uint64_t)(BLOCK_SIZE - 1);
     if (begin >= end)
-        finish(connection, request, 0);
+        nbd_request_finish(connection, request, 0);
     else
         submit(connection, request, VOLUME_TRIM, begin, end - begin);
 }
@@ -184,79 +180,18 @@ static void execute_write_zeroes(struct nbd_connection *connection, struct nbd_r
     bool has_whole_block = whole_blocks || first_whole + BLOCK_SIZE <= end;
     // Without a whole block in it, the range costs at least what writing it costs.
     if (request->header.flags & NBD_CMD_FLAG_FAST_ZERO && !has_whole_block) {
-        finish(connection, request, -EOPNOTSUPP);
+        nbd_request_finish(connection, request, -EOPNOTSUPP);
         return;
     }
     bool may_unmap = whole_blocks && !(request->header.flags & NBD_CMD_FLAG_NO_HOLE);
     submit(connection, request, may_unmap ? VOLUME_TRIM : VOLUME_ZERO, begin, end - begin);
 }
 
-struct status {
-    struct volume_extents call; // first
-    struct nbd_connection *connection;
-    struct nbd_request *request;
-    struct volume_extent extents[STATUS_DESCRIPTORS];
-};
-
-static void status_done(struct volume_extents *call, int result)
-{
-    struct status *status = (struct status *)call;
-    struct nbd_connection *connection = status->connection;
-    struct nbd_request *request = status->request;
-    uint8_t *bytes = request->buffer;
-    for (unsigned i = 0; i < call->count; i++) {
-        enum extent_kind kind = call->extents[i].kind;
-        uint32_t flags = kind == EXTENT_DATA   ? 0
-                         : kind == EXTENT_ZERO ? NBD_STATE_ZERO
-                                               : NBD_STATE_HOLE | NBD_STATE_ZERO;
-        nbd_protocol_put_u32(bytes + 4 + 8 * i, (uint32_t)call->extents[i].length);
-        nbd_protocol_put_u32(bytes + 8 + 8 * i, flags);
-    }
-    uint32_t payload_bytes = 4 + 8 * call->count;
-    if (result >= 0 && call->count == 0)
-        result = -EIO;
-    free(status);
-    if (result < 0) {
-        finish(connection, request, result);
-        return;
-    }
-    nbd_protocol_put_u32(bytes, nbd_context_wire_id(NBD_CONTEXT_ALLOCATION));
-    nbd_protocol_chunk(
-            request->head, NBD_CHUNK_DONE, NBD_CHUNK_BLOCK_STATUS, request->header.cookie, payload_bytes);
-    request->own_iov[0] = (struct iovec){request->head, NBD_CHUNK_BYTES};
-    request->own_iov[1] = (struct iovec){bytes, payload_bytes};
-    request->iov = request->own_iov;
-    request->iov_count = 2;
-    nbd_connection_reply(connection, request);
-}
-
-static void execute_block_status(struct nbd_connection *connection, struct nbd_request *request)
-{
-    const struct nbd_request_header *header = &request->header;
-    const struct nbd_target *target = &connection->target;
-    struct status *status = malloc(sizeof *status);
-    if (status == NULL)
-        abort();
-    status->connection = connection;
-    status->request = request;
-    status->call = (struct volume_extents){
-            .offset = header->offset,
-            .length = header->length < STATUS_SPAN_BYTES ? header->length : STATUS_SPAN_BYTES,
-            .extents = status->extents,
-            .capacity = header->flags & NBD_CMD_FLAG_REQ_ONE ? 1 : STATUS_DESCRIPTORS,
-            .done = status_done,
-    };
-    if (target->volume != NULL)
-        volume_extents_submit(target->volume, &status->call);
-    else
-        base_extents_submit(target->base, connection->loop, &status->call);
-}
-
 void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *request)
 {
     const struct nbd_request_header *header = &request->header;
     if (request->refused || (header->length == 0 && header->type != NBD_CMD_FLUSH)) {
-        finish(connection, request, request->refused);
+        nbd_request_finish(connection, request, request->refused);
         return;
     }
     switch (header->type) {
@@ -270,7 +205,7 @@ void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *
         if (connection->target.volume)
             submit(connection, request, VOLUME_FLUSH, 0, 0);
         else
-            finish(connection, request, 0);
+            nbd_request_finish(connection, request, 0);
         break;
     case NBD_CMD_TRIM:
         execute_trim(connection, request);
@@ -279,7 +214,7 @@ void nbd_request_execute(struct nbd_connection *connection, struct nbd_request *
         execute_write_zeroes(connection, request);
         break;
     case NBD_CMD_BLOCK_STATUS:
-        execute_block_status(connection, request);
+        nbd_status_execute(connection, request);
         break;
     default: // NBD_CMD_CACHE
         request->done_bytes = 0;

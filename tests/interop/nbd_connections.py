@@ -91,7 +91,7 @@ class N11(unittest.TestCase):
             kind, replies = client.option(SET_META, Client.meta("disk", ["qemu:dirty-bitmap:x", "base:nothing"]))
             self.assertEqual([kind, len(replies)], [REP_ACK, 1])
             kind, replies = client.option(LIST_META, Client.meta("disk", []))
-            self.assertEqual([reply[4:] for code, reply in replies if code == REP_META], [b"base:allocation"])
+            self.assertEqual([reply[4:] for code, reply in replies if code == REP_META], [b"base:allocation", b"ramet:shared"])
             kind, replies = client.option(LIST_META, Client.meta("disk", ["base:"]))
             self.assertEqual([reply[4:] for code, reply in replies if code == REP_META], [b"base:allocation"])
             before = self.expect(client, LIST, b"", REP_ACK)

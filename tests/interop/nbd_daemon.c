@@ -3,8 +3,8 @@
 //
 // usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES [PAYLOAD_BYTES [STALL_MS]]]]]
 //   (0 = the usual value)
-//   create NAME BYTES | fork SNAPSHOT NAME | snapshot VOLUME NAME | rm NAME | resize NAME BYTES | stat |
-//   flush
+//   create NAME BYTES | many PREFIX COUNT (PREFIX0 of one block, PREFIX1 of two, ...) | fork SNAPSHOT NAME |
+//   snapshot VOLUME NAME | rm NAME | resize NAME BYTES | stat | flush
 // Every command is answered by one line, "ok ..." or "error TEXT". The store is made when the directory holds
 // none. Exports: volumes by name, then snapshots by name. It ends, cleanly, at the end of its input.
 #include "blockstore/io_ring.h"
@@ -96,6 +96,19 @@ static int command_create(const char *name, const char *bytes, struct error *err
     struct txn *txn = txn_begin(store);
     txn_volume_create(txn, name, VOLUME_DISK, strtoull(bytes, NULL, 10), (struct base_id){0});
     return txn_commit_wait(txn, TXN_DURABLE, err);
+}
+
+static int command_many(const char *prefix, const char *count, struct error *err)
+{
+    int result = 0;
+    for (unsigned i = 0, total = (unsigned)atoi(count); i < total && result >= 0; i++) {
+        char name[STORE_NAME_MAX + 1];
+        struct txn *txn = txn_begin(store);
+        snprintf(name, sizeof name, "%s%u", prefix, i);
+        txn_volume_create(txn, name, VOLUME_DISK, (i + 1) * (uint64_t)BLOCK_SIZE, (struct base_id){0});
+        result = txn_commit_wait(txn, 0, err);
+    }
+    return result;
 }
 
 static int command_fork(const char *snapshot, const char *name, struct error *err)
@@ -228,6 +241,8 @@ static void run_command(struct nbd_server *server, char *line)
         result = command_rm(first, &err);
     } else if (verb && second && strcmp(verb, "create") == 0) {
         result = command_create(first, second, &err);
+    } else if (verb && second && strcmp(verb, "many") == 0) {
+        result = command_many(first, second, &err);
     } else if (verb && second && strcmp(verb, "fork") == 0) {
         result = command_fork(first, second, &err);
     } else if (verb && second && strcmp(verb, "snapshot") == 0) {

@@ -87,7 +87,7 @@ class Tools(unittest.TestCase):
         for key in ("can_flush", "can_fua", "can_trim", "can_zero", "can_fast_zero", "can_multi_conn", "can_cache", "can_df"):
             self.assertTrue(info[key], key)
         self.assertFalse(info["is_read_only"])
-        self.assertEqual(info["contexts"], ["base:allocation"])
+        self.assertEqual(info["contexts"], ["base:allocation", "ramet:shared"])
         self.assertEqual(info["block_size_maximum"], 32 * MIB)
         mapped = json.loads(run("nbdinfo", "--map", "--json", self.uri))
         self.assertEqual([(extent["offset"], extent["length"], extent["type"]) for extent in mapped],
