@@ -16,8 +16,8 @@
 enum codec { CODEC_RAW = 0, CODEC_ZSTD = 1, CODEC_ZSTD_NODES = 2 };
 enum { CODEC_LEVEL_NODES = 3 }; // nodes are few and small: worth the time
 
-// `size`: any, but with nodes a multiple of 4 KiB. Returns how many bytes of `to` (room: size) hold the result, and its codec.
-// CODEC_RAW: nothing was written to `to`; store the blocks as they are.
+// `size`: any, but with nodes a multiple of 4 KiB. Returns how many bytes of `to` (room: size) hold the
+// result, and its codec. CODEC_RAW: nothing was written to `to`; store the blocks as they are.
 size_t codec_compress(
         const void *blocks, size_t size, int level, enum codec wanted, void *to, enum codec *ret_codec);
 // Exactly `size` bytes, or -EBADMSG.
