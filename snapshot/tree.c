@@ -158,14 +158,14 @@ static void copy_node(struct tree_space *space, struct tree_node *old, struct tr
         atomic_init(&node->source, tree_twin_share(tree_node_twin(old, level)));
         slot_store(&node->under, slot_load(&old->under));
     }
-    for (unsigned i = 0; i < TREE_FANOUT; i++)
-        atomic_init(&node->slots[i], slot_load(&old->slots[i]));
-    if (level == 0) {
-        leaf_refs(space, node->slots, TREE_FANOUT, true);
-    } else {
-        for (unsigned i = 0; i < TREE_FANOUT; i++)
-            node_share(node_of(slot_load(&node->slots[i])));
+    for (unsigned i = 0; i < TREE_FANOUT; i++) {
+        locator_t slot = slot_load(&old->slots[i]);
+        slot_store(&node->slots[i], slot);
+        if (level > 0)
+            node_share(node_of(slot));
     }
+    if (level == 0)
+        leaf_refs(space, node->slots, TREE_FANOUT, true);
 }
 
 // A node at `level` that says what `slot` says. A slot that inherits is its parent's.
@@ -268,7 +268,9 @@ static locator_t set_range(struct tree_space *space, locator_t slot, unsigned le
             tree_slot_drop(space, child, level - 1);
             node_set(node, index, first);
         } else if (data || child != first) {
-            node_set(node, index, set_range(space, child, level - 1, owner, node, within, part, first));
+            locator_t now = set_range(space, child, level - 1, owner, node, within, part, first);
+            if (now != child)
+                node_set(node, index, now);
         }
         first = locator_next(first, part);
         block += part;
@@ -391,24 +393,26 @@ static int find_place(struct tree_space *space, const struct tree *tree, uint64_
     return 0;
 }
 
-// How many blocks from the place's own go on from `expected`, and whether the run may go on after them.
-static uint64_t place_run(const struct place *place, locator_t expected, bool *ret_goes_on)
+// How many blocks from the place's own, at most `most`, go on from `expected`; whether the run may go on
+// after them.
+static uint64_t place_run(const struct place *place, locator_t expected, uint64_t most, bool *ret_goes_on)
 {
-    unsigned i = 0;
+    unsigned i = 0, left = place->left < most ? place->left : (unsigned)most;
+    locator_t step = locator_next(expected, 1) - expected;
     if (place->live != NULL) {
-        while (i < place->left && slot_load(&place->live[i]) == locator_next(expected, i))
-            i++;
-        *ret_goes_on = i == place->left || slot_load(&place->live[i]) == LOCATOR_INHERIT;
+        for (; i < left && slot_load(&place->live[i]) == expected; i++)
+            expected += step;
+        *ret_goes_on = i == left || slot_load(&place->live[i]) == LOCATOR_INHERIT;
         return i;
     }
     if (place->sealed != NULL) {
-        while (i < place->left && place->sealed[i] == locator_next(expected, i))
-            i++;
-        *ret_goes_on = i == place->left;
+        for (; i < left && place->sealed[i] == expected; i++)
+            expected += step;
+        *ret_goes_on = i == left;
         return i;
     }
     *ret_goes_on = true;
-    return place->covers;
+    return place->covers < most ? place->covers : most;
 }
 
 int tree_get(struct tree_space *space, const struct tree *tree, uint64_t block, uint64_t max_count,
@@ -422,7 +426,7 @@ int tree_get(struct tree_space *space, const struct tree *tree, uint64_t block, 
     locator_t first = place.slot, missing;
     for (;;) {
         bool goes_on;
-        count += place_run(&place, locator_next(first, count), &goes_on);
+        count += place_run(&place, locator_next(first, count), max_count - count, &goes_on);
         place_put(space, &place);
         if (!goes_on || count >= max_count)
             break;
@@ -434,6 +438,6 @@ int tree_get(struct tree_space *space, const struct tree *tree, uint64_t block, 
         }
     }
     *ret_locator = first;
-    *ret_count = count < max_count ? count : max_count;
+    *ret_count = count;
     return 0;
 }
