@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUPERBLOCK_VERSION = 1, SUPERBLOCK_COPIES = 2, CHECKSUM_AT = 32 };
+enum { SUPERBLOCK_VERSION = 1, SUPERBLOCK_COPIES = 2, CHECK_BLOCKS = 3, CHECKSUM_AT = 32 };
 static const char MAGIC[8] = "RAMETST1";
 
 static uint64_t checksum(const uint8_t *block)
@@ -42,8 +42,9 @@ static void encode(const struct superblock *sb, uint8_t *block)
     cursor_put_u64(&at, checksum(block));
 }
 
-static int decode(const uint8_t *block, struct superblock *sb)
+int superblock_decode(const void *block, struct superblock *ret_superblock)
 {
+    struct superblock *sb = ret_superblock;
     struct cursor c = cursor_make((void *)block, BLOCK_SIZE);
     char magic[sizeof MAGIC];
     cursor_get_bytes(&c, magic, sizeof magic);
@@ -120,7 +121,7 @@ static int read_copies(struct loop *loop, int fd, struct superblock *ret_superbl
     for (int i = 0; i < SUPERBLOCK_COPIES && r != 0 && r != -EPROTO; i++) {
         r = io_sync_full(loop, IO_READ, fd, block, BLOCK_SIZE, (uint64_t)i * BLOCK_SIZE);
         if (r == 0)
-            r = decode(block, ret_superblock);
+            r = superblock_decode(block, ret_superblock);
         else if (r != -ENODATA)
             failed = r;
     }
@@ -155,5 +156,57 @@ int superblock_read(
     else if (r < 0)
         error_set(err, r, "cannot read %s: %s", path, strerror(-r));
     free(path);
+    return r;
+}
+
+// ---- Checking ----
+
+// Bytes of the file, at most three blocks; the rest of `blocks` is zero.
+static int read_all(struct task *task, const char *path, uint8_t *blocks, size_t *ret_size)
+{
+    struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDONLY};
+    int64_t fd = task_io(task, &open), n = 0;
+    size_t done = 0;
+    if (fd < 0)
+        return (int)fd;
+    memset(blocks, 0, CHECK_BLOCKS * BLOCK_SIZE);
+    do {
+        struct iovec iov = {blocks + done, CHECK_BLOCKS * BLOCK_SIZE - done};
+        struct io_op op = {.code = IO_READ, .fd = (int)fd, .iov = &iov, .iov_count = 1, .offset = done};
+        n = task_io(task, &op);
+        done += n > 0 ? (size_t)n : 0;
+    } while (n > 0 && done < CHECK_BLOCKS * BLOCK_SIZE);
+    struct io_op shut = {.code = IO_CLOSE, .fd = (int)fd};
+    task_io(task, &shut);
+    *ret_size = done;
+    return n < 0 ? (int)n : 0;
+}
+
+int superblock_check(struct task *task, const char *directory,
+        void (*damaged)(void *context, const char *sentence), void *context, struct error *err)
+{
+    char *path = path_of(directory, "superblock"), text[300];
+    uint8_t *blocks = io_buffer_alloc(CHECK_BLOCKS * BLOCK_SIZE);
+    size_t size = 0;
+    struct superblock sb;
+    int r = read_all(task, path, blocks, &size), state[SUPERBLOCK_COPIES] = {0};
+    for (unsigned i = 0; r == 0 && i < SUPERBLOCK_COPIES; i++) {
+        state[i] = superblock_decode(blocks + i * BLOCK_SIZE, &sb);
+        snprintf(text, sizeof text, "superblock: copy %u (bytes %u to %u) is %s", i + 1, i * BLOCK_SIZE,
+                (i + 1) * BLOCK_SIZE - 1, state[i] == -EPROTO ? "of a newer format" : "damaged");
+        if (state[i] < 0)
+            damaged(context, text);
+    }
+    if (r == 0 && state[0] == 0 && state[1] == 0 && memcmp(blocks, blocks + BLOCK_SIZE, BLOCK_SIZE) != 0)
+        damaged(context, "superblock: its two copies (bytes 0 to 8191) are not the same");
+    if (r == 0 && size > SUPERBLOCK_COPIES * BLOCK_SIZE)
+        damaged(context, "superblock: the file is longer than the 8192 bytes that it must have");
+    if (r < 0 && r != -ECANCELED) {
+        snprintf(text, sizeof text, "superblock: cannot read it: %s", strerror(-r));
+        damaged(context, text);
+        r = 0;
+    }
+    free(path);
+    io_buffer_free(blocks);
     return r;
 }

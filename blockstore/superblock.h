@@ -13,6 +13,7 @@
 
 #include "blockstore/error.h"
 #include "blockstore/io.h"
+#include "blockstore/task.h"
 
 struct superblock {
     uint32_t version, must_features;
@@ -23,6 +24,12 @@ struct superblock {
     uint8_t secret[32];
     uint64_t created_wall_ns;
 };
+
+// One copy (4 KiB). 0, -EBADMSG, or -EPROTO (*ret_superblock is filled then).
+int superblock_decode(const void *block, struct superblock *ret_superblock);
+// Looks at both copies: damaged() gets a sentence for each thing that is not as it was written.
+int superblock_check(struct task *task, const char *directory,
+        void (*damaged)(void *context, const char *sentence), void *context, struct error *err);
 
 // Both drive the loop (start-up only).
 int superblock_write(

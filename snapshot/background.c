@@ -3,6 +3,7 @@
 // when an append finds no room, when records have become old.
 #include "snapshot/background.h"
 
+#include "snapshot/check.h"
 #include "snapshot/checkpoint.h"
 #include "snapshot/space.h"
 
@@ -41,6 +42,8 @@ static int run_job(struct background *self, struct task *task, struct background
     switch (job->kind) {
     case BACKGROUND_SEAL:
         return checkpoint_run(task, store, &self->err);
+    case BACKGROUND_CHECK:
+        return check_run(task, store, job->damaged, job->context, &job->result.check, &self->err);
     case BACKGROUND_LOAD:
         return load_fingerprints(task, store, &self->err);
     default:

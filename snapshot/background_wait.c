@@ -49,3 +49,13 @@ int store_seal(struct store *store, struct error *err)
     struct job_wait wait = {.job.kind = BACKGROUND_SEAL};
     return run_job(store, &wait, err);
 }
+
+int store_check(struct store *store, void (*damaged)(void *context, const char *sentence), void *context,
+        struct store_check_result *ret_result, struct error *err)
+{
+    struct job_wait wait = {.job = {.kind = BACKGROUND_CHECK, .damaged = damaged, .context = context}};
+    int r = run_job(store, &wait, err);
+    if (r == 0)
+        *ret_result = wait.job.result.check;
+    return r;
+}

@@ -75,7 +75,8 @@ locator_t checkpoint_blob(struct store *store, uint64_t id, locator_t in_image)
     const struct checkpoint_root *row = checkpoint_rows_find(&store->checkpoint->rows, CHECKPOINT_DOC, id);
     if (row != NULL)
         return row->root;
-    return in_image != 0 && log_holds(store->space.log, in_image) ? in_image : 0;
+    bool there = store->space.log == NULL || log_holds(store->space.log, in_image);
+    return in_image != 0 && there ? in_image : 0;
 }
 
 // ---- Rows ----

@@ -30,7 +30,7 @@ static char *path_of(const char *directory, const char *name)
     return path;
 }
 
-static uint64_t seed_of(const uint8_t uuid[16])
+uint64_t store_seed(const uint8_t uuid[16])
 {
     struct cursor c = cursor_make((void *)uuid, 16);
     return cursor_get_u64(&c);
@@ -42,7 +42,7 @@ static struct log_config log_config_of(const struct superblock *sb, const char *
             .file_bytes = sb->log_file_bytes,
             .budget_bytes = sb->log_budget_bytes,
             .spare_files = sb->spare_log_files,
-            .seed = seed_of(sb->uuid)};
+            .seed = store_seed(sb->uuid)};
 }
 
 // ---- Making one ----
@@ -253,7 +253,7 @@ static void open_segments(struct store *store, const struct superblock *sb)
 {
     char *directory = path_of(store->directory, "segments");
     struct segments_config config = {.directory = directory,
-            .seed = seed_of(sb->uuid),
+            .seed = store_seed(sb->uuid),
             .index_cache_bytes = store->config.index_cache_bytes,
             .frame_cache_bytes = store->config.frame_cache_bytes,
             .read_only = store->read_only};

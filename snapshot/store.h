@@ -170,6 +170,7 @@ int store_scrub(struct store *store, void (*damaged)(void *context, const char *
 // open store, also a read-only one.
 struct store_check_result {
     uint64_t volumes, bases, docs, nodes, blocks, segments, log_records, damages;
+    uint64_t leftovers; // files that nothing names: told as well, no damage
 };
 int store_check(struct store *store, void (*damaged)(void *context, const char *sentence), void *context,
         struct store_check_result *ret_result, struct error *err);

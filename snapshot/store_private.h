@@ -135,6 +135,8 @@ struct txn_op {
     struct tree tree; // frozen root, until it is given to the base
 };
 
+// store.c
+uint64_t store_seed(const uint8_t uuid[16]); // of checksums
 // catalog.c
 struct volume *catalog_volume(struct store *store, uint64_t id);
 struct base *catalog_base(struct store *store, uint64_t id);
