@@ -105,7 +105,7 @@ static bool has_room_locked(struct log *log, struct log_append *append, bool *re
     bool small = append->kind == RECORD_RETIRE || append->kind == RECORD_OPEN;
     uint64_t need = 1 + append->payload_blocks, slack = small ? 0 : RETIRE_ROOM_BLOCKS;
     *ret_rotate = log->current->used_blocks + need + slack > log->file_blocks;
-    if (append->reserve)
+    if (append->reserve || log->hurry)
         return !*ret_rotate || log->used_files < log->budget_files - CUT_FILES;
     if (*ret_rotate && log->grow_refused)
         return false;
@@ -151,11 +151,11 @@ static enum admission admit_locked(struct log *log, struct log_append *append)
     bool room = has_room_locked(log, append, &rotate);
     if (room && !rotate)
         return ADMIT_GO;
-    if (room && spare_expected_locked(log, append->reserve))
+    if (room && spare_expected_locked(log, append->reserve || log->hurry))
         return ADMIT_ROTATE;
     if (log->config.pressure != NULL)
         log->config.pressure(log->config.context);
-    bool wait = append->kind < RECORD_OPEN && (log_retire_expected_locked(log) || log->relief);
+    bool wait = append->kind < RECORD_OPEN && !log->hurry && (log_retire_expected_locked(log) || log->relief);
     return wait ? ADMIT_WAIT : ADMIT_NO_SPACE;
 }
 

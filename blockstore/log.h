@@ -149,6 +149,9 @@ void log_cut(struct log *log, struct log_cut *cut);
 void log_retire_before(struct log *log, uint64_t file);
 // Whether appends that find no room shall wait for a checkpoint (the default) or be refused. [any]
 void log_set_relief(struct log *log, bool expected);
+// While on, no append waits for a checkpoint, since that waits for one of them: all may use the reserve, and
+// what does not fit there is refused. [any]
+void log_set_hurry(struct log *log, bool on);
 // Asks may_grow again. [loop 0]
 void log_check_growth(struct log *log);
 

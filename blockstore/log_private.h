@@ -87,6 +87,7 @@ struct log {
     uint64_t checkpoint_file; // records before this file are covered
     struct log_cut *cut;      // waits for the next rotation
     bool relief;              // a checkpoint will make room
+    bool hurry;               // what is queued holds up a checkpoint
     bool grow_refused;        // may_grow said no
     bool read_only;
     uint64_t next_file_number, next_spare_number;

@@ -445,6 +445,7 @@ static void run(struct txn *txn)
 {
     struct store *store = txn->store;
     if (txn->exclusive != NULL) {
+        log_set_hurry(store->log, false);
         void (*begin)(void *) = txn->exclusive;
         void *context = txn->context;
         txn_free(txn);
@@ -498,12 +499,27 @@ void txn_commit(struct txn *txn, unsigned flags,
     loop_post(txn->store->loops[0], &txn->work);
 }
 
+// A turn comes before the transactions that wait. The one under way may be waiting for writes that wait for
+// room in the log, which only the checkpoint that asks for this turn can make.
+static void enqueue_first(struct loop_work *work)
+{
+    struct txn *txn = (struct txn *)((char *)work - offsetof(struct txn, work));
+    struct store *store = txn->store;
+    txn->next = store->txn_head;
+    if (store->txn_head == NULL)
+        store->txn_tail = &txn->next;
+    store->txn_head = txn;
+    if (store->txn_running)
+        log_set_hurry(store->log, true);
+    start_next(store);
+}
+
 void txn_exclusive_begin(struct store *store, void (*begin)(void *context), void *context)
 {
     struct txn *txn = txn_begin(store);
     txn->exclusive = begin;
     txn->context = context;
-    txn->work.run = enqueue;
+    txn->work.run = enqueue_first;
     loop_post(store->loops[0], &txn->work);
 }
 
