@@ -9,6 +9,9 @@
 
 #include "blockstore/fingerprint.h"
 #include "tests/crash/rig.h"
+#include "tests/crash/script.h"
+
+#define HANG_NS UINT64_C(600000000000)
 
 struct run {
     const struct crash_run_options *options;
@@ -23,6 +26,7 @@ struct run {
     struct model *model;
     struct workload *workload;
     uint64_t last_io;
+    bool empties;
     struct sim_fault fault; // in the first generation; nth 0 = none
 };
 
@@ -131,7 +135,7 @@ static bool step(struct run *run)
 static bool quiesce(struct run *run)
 {
     workload_pause(run->workload, true);
-    uint64_t limit = sim_world_now_ns(run->rig.world) + UINT64_C(600000000000);
+    uint64_t limit = sim_world_now_ns(run->rig.world) + HANG_NS;
     while (!workload_quiet(run->workload)) {
         if (!step(run))
             return false;
@@ -339,9 +343,21 @@ static void generation(struct run *run)
         sim_world_fault(run->rig.world, fault);
     unsigned next_check = 40 + (unsigned)(sim_random(&run->random) % 60);
     run->last_io = sim_world_io_count(run->rig.world);
+    uint64_t progress = 0, since = sim_world_now_ns(run->rig.world);
     while (workload_poll(run->workload) || !workload_quiet(run->workload)) {
+        // Between two requests time stands still, but for timers now and then.
+        if (workload_quiet(run->workload) && sim_world_idle(run->rig.world) &&
+                sim_random_below(&run->random, 10) > 0)
+            continue;
         if (!step(run))
             return;
+        if (workload_quiet(run->workload) || workload_progress(run->workload) != progress) {
+            progress = workload_progress(run->workload);
+            since = sim_world_now_ns(run->rig.world);
+        } else if (sim_world_now_ns(run->rig.world) - since > HANG_NS) {
+            fail(run, "requests are not answered within ten minutes of virtual time");
+            return;
+        }
         if (is_crash_point(run))
             crash_point(run);
         if (run->result->failed)
@@ -438,11 +454,17 @@ static void configure_sealing(struct run *run)
             .node_cache_bytes = caches[sim_random_below(&run->random, 4)],
             .fingerprint_bytes = caches[sim_random_below(&run->random, 4)],
     };
-    const uint64_t never = UINT64_MAX / 4;
+    const uint64_t never = UINT64_C(1) << 50;
     uint64_t dice = sim_random_below(&run->random, 100), files = 1 + sim_random_below(&run->random, 4);
     opening->seal_log_bytes = dice < 40 ? files * run->config.log_file_bytes : dice < 60 ? 0 : never;
     opening->seal_age_ns = sim_random_below(&run->random, 4) == 0 ? 50000000 : never;
     run->weaken_bits = sim_random_below(&run->random, 4) == 0 ? 8 : 128;
+    static const unsigned percents[] = {0, 2, 4, 10};
+    if (run->options->workload.clients == 0) {
+        run->load.chore_percent = percents[sim_random_below(&run->random, 4)];
+        run->load.domains = sim_random(&run->random) % 2;
+    }
+    run->empties = false && run->options->at_end == NULL && sim_random_below(&run->random, 4) == 0;
     if (run->options->opening_given)
         *opening = run->options->opening;
     fingerprint_weaken(run->weaken_bits);
@@ -488,6 +510,19 @@ static void configure(struct run *run)
         run->fault = *options->fault;
     else if (options->workload.clients == 0 && !options->sim_given)
         configure_rarities(run);
+    run->empties = run->empties && run->fault.nth == 0 && run->sim.capacity_bytes == 0;
+}
+
+// At the end of some runs: all of it is deleted, and space must come back.
+static void empty_out(struct run *run)
+{
+    run->workload = workload_destroy(run->workload);
+    struct script script;
+    script_join(&script, &run->rig, run->model);
+    script_empty(&script);
+    script_leave(&script);
+    if (script.failed)
+        fail(run, "emptied: %s", script.text);
 }
 
 void crash_run(const struct crash_run_options *options, struct crash_run_result *ret_result)
@@ -510,6 +545,8 @@ void crash_run(const struct crash_run_options *options, struct crash_run_result 
             break;
         next_generation(&run);
     }
+    if (run.empties && !run.result->failed)
+        empty_out(&run);
     if (options->at_end != NULL && !run.result->failed)
         options->at_end(options->context, &run.rig, run.model, ret_result);
     // The end: the world is cut, so that everything unanswered is answered, and all must come down in order.
@@ -517,7 +554,9 @@ void crash_run(const struct crash_run_options *options, struct crash_run_result 
     sim_world_cut(world);
     if (run.workload != NULL) {
         workload_pause(run.workload, true);
-        while (!workload_quiet(run.workload) && sim_world_step(world) > 0) {
+        uint64_t limit = sim_world_now_ns(world) + HANG_NS;
+        while (!workload_quiet(run.workload) && sim_world_now_ns(world) < limit &&
+                sim_world_step(world) > 0) {
         }
         if (!workload_quiet(run.workload)) {
             fail(&run, "after a cut, nothing is left to happen and requests are not answered");

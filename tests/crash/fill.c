@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "blockstore/record.h"
+#include "blockstore/segment_format.h"
 
 // Marks in the upper 16 bits of a seed; ids of operations never reach them.
 static const uint64_t COMPRESSIBLE = UINT64_C(0xc0) << 48, SHARED = UINT64_C(0xde) << 48;
@@ -25,21 +26,48 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return word ^ (word >> 32);
 }
 
-// Blocks 0..5 are special; every second one of the others compresses well.
+enum { IMITATIONS = 3 };
+
+// A log record, the header and the trailer of a segment, whole but for the store's seed.
+static uint64_t imitated_word(unsigned which, uint64_t word)
+{
+    static uint64_t blocks[IMITATIONS][BLOCK_SIZE / 8];
+    if (blocks[0][0] == 0) {
+        struct record_extent extent = {.count = 1};
+        uint64_t sum = 1;
+        record_encode(&(struct record){.kind = RECORD_WRITE,
+                              .file = 2,
+                              .seq = 20,
+                              .volume = 1,
+                              .extent_count = 1,
+                              .payload_blocks = 1,
+                              .extents = &extent,
+                              .sums = &sum},
+                7, blocks[0]);
+        struct segment_header header = {.version = SEGMENT_VERSION, .number = 1, .kind = SEGMENT_DATA};
+        segment_header_encode(&header, 7, blocks[1]);
+        struct segment_trailer trailer = {
+                .number = 1, .footer_offset = BLOCK_SIZE, .footer_bytes = BLOCK_SIZE};
+        segment_trailer_encode(&trailer, 7, blocks[2]);
+    }
+    return blocks[which][word];
+}
+
+// Blocks 0..6 are special; every second one of the others compresses well.
 static uint64_t shared_word(uint64_t which, uint64_t word)
 {
     switch (which) {
     case 0:
         return 0;
-    case 1: // the header of a record
-        return word == 0 ? RECORD_MAGIC | (uint64_t)RECORD_WRITE << 32 : word < 16 ? mix(3, word) : 0;
-    case 2: // the header, or the footer, of a segment
-        return word == 0 || word == BLOCK_SIZE / 8 - 8 ? UINT64_C(0x31474553) : mix(5, word / 32);
+    case 1:
+    case 2:
     case 3:
+        return imitated_word((unsigned)which - 1, word);
+    case 4:
         return UINT64_MAX;
-    case 4: // a node: locators that count up
-        return (UINT64_C(1) << 28) + (word << 4) + 3;
-    case 5: // zeros but for the last byte
+    case 5: // a node: locators that count up
+        return locator_segment(1, word);
+    case 6: // zeros but for the last byte
         return word == BLOCK_SIZE / 8 - 1 ? UINT64_C(1) << 56 : 0;
     default:
         return which % 2 ? mix(which, word / 64) : mix(which, word);

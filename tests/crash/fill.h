@@ -14,5 +14,6 @@ bool fill_matches(uint64_t seed, uint64_t offset, const uint8_t *bytes, size_t s
 // Bytes of operation `id` alone that compress well.
 uint64_t fill_compressible(uint64_t id);
 // Each block is one of `distinct` (1..256) that all such seeds have in common, whatever the place: zeros, one
-// that begins like a log record, one like a segment, and others. `salt` decides which block is where.
+// like a log record's header, ones like a segment's, one like a tree node, and others. `salt` decides which
+// block is where.
 uint64_t fill_shared(unsigned distinct, uint64_t salt);

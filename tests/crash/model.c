@@ -268,6 +268,8 @@ struct model_volume *model_volume_add(struct model *model, struct model_op *txn,
     volume->vast = layout_is_vast(size_bytes);
     volume->parent = parent;
     volume->first_parent = parent ? parent->id : 0;
+    volume->domain =
+            parent ? parent->domain : 0; // a child stays where its parent is, unless it is put elsewhere
     blocks_reserve(model, volume, layout_count(size_bytes));
     state_add(&volume->object, &model->initial);
     struct model_state *state = state_add(&volume->object, txn);
@@ -305,6 +307,7 @@ struct model_base *model_base_add(
     const struct model_state *state = model_latest(&volume->object);
     base->id = id;
     base->volume = volume;
+    base->domain = volume->domain;
     base->op = txn;
     base->size_bytes = state->size_bytes;
     base->vast = volume->vast;
@@ -425,6 +428,7 @@ static void take_volume(struct model *model, const struct picture_volume *shown)
     struct model_volume *volume = model_volume_add(model, &model->initial, shown->info.id.value,
             shown->info.kind, shown->info.size_bytes, shown->info.name, NULL);
     volume->first_parent = shown->info.parent.value;
+    volume->domain = shown->info.domain;
     for (uint64_t i = 0; i < shown->content.count; i++)
         volume->block[i].entry[0] = observed_entry(model, &model->initial, &shown->content, i);
 }
@@ -433,6 +437,7 @@ static void take_base(struct model *model, const struct picture_base *shown)
 {
     struct model_base *base = zalloc(sizeof *base);
     base->id = shown->info.id.value;
+    base->domain = shown->info.domain;
     base->op = &model->initial;
     base->size_bytes = shown->info.size_bytes;
     base->vast = layout_is_vast(base->size_bytes);

@@ -74,6 +74,7 @@ struct model_volume {
     bool vast;
     struct model_base *parent; // whose content shows through; NULL = none
     uint64_t first_parent;     // the id in its row when it was made
+    uint64_t domain;
     struct model_history *block;
     uint64_t block_count;
 };
@@ -81,6 +82,7 @@ struct model_volume {
 struct model_base {
     uint64_t id;
     struct model_volume *volume;
+    uint64_t domain;
     struct model_op *op; // the transaction that froze it
     uint64_t size_bytes;
     bool vast;

@@ -128,6 +128,9 @@ static void judge_volumes(struct judge *judge)
         if (shown->info.kind != volume->kind || !right_parent(judge->model, volume, shown->info.parent.value))
             model_block_blame(judge, "%s has the wrong kind or parent (%llu)", what,
                     (unsigned long long)shown->info.parent.value);
+        if (shown->info.domain != volume->domain)
+            model_block_blame(judge, "%s is in domain %llu instead of %llu", what,
+                    (unsigned long long)shown->info.domain, (unsigned long long)volume->domain);
     }
     for (size_t i = 0; i < judge->picture->volume_count; i++) {
         bool known = false;
@@ -158,6 +161,9 @@ static void judge_bases(struct judge *judge)
                 named = named || judge->picture->docs[j].doc.bases[k].value == base->id;
         if (!named)
             model_block_blame(judge, "%s is there, and no doc refers to it", what);
+        if (shown->info.domain != base->domain)
+            model_block_blame(judge, "%s is in domain %llu instead of %llu", what,
+                    (unsigned long long)shown->info.domain, (unsigned long long)base->domain);
         struct rule rule = {judge, base};
         if (shown->info.size_bytes != base->size_bytes || shown->content.count != base->block_count)
             model_block_blame(judge, "%s has %llu bytes instead of %llu", what,

@@ -317,107 +317,6 @@ static bool large_catalog(struct scenario_result *result)
     return true;
 }
 
-// ---- Log space ----
-
-// Live data is a quarter of the budget: whatever is rewritten, there must always be room.
-static bool never_full(struct scenario_result *result)
-{
-    for (uint64_t seed = 1; seed <= 10; seed++) {
-        struct crash_run_options options = {.seed = seed,
-                .points = 10,
-                .generations = 2,
-                .operations = 1500,
-                .store = scenarios_small_log,
-                .workload = {.clients = 3,
-                        .max_volumes = 2,
-                        .max_blocks = 120,
-                        .never_full = true,
-                        .rewrite_only = true}};
-        options.workload.operations = options.operations;
-        struct crash_run_result run;
-        options.trace = scenarios_trace;
-        crash_run(&options, &run);
-        if (!scenarios_take(result, &run))
-            return false;
-    }
-    snprintf(result->note, sizeof result->note, "10 runs of 3000 rewrites over 2 small volumes");
-    return true;
-}
-
-// Small budgets that fill up from the start, and more spares wanted than fit: the budget holds at every step.
-static bool tight_budget(struct scenario_result *result)
-{
-    for (uint64_t seed = 1; seed <= 150; seed++) {
-        struct crash_run_options options = {.seed = seed,
-                .points = 2,
-                .generations = 1,
-                .store = {.log_file_bytes = 256 * 1024, .spare_log_files = 3},
-                .workload = {.clients = 4, .operations = 150, .max_volumes = 4, .max_blocks = 200}};
-        options.store.log_budget_bytes = (4 + seed % 8) * options.store.log_file_bytes;
-        options.trace = scenarios_trace;
-        struct crash_run_result run;
-        crash_run(&options, &run);
-        if (!scenarios_take(result, &run))
-            return false;
-    }
-    return true;
-}
-
-// A full log: writes are refused in words, a deletion is not, and then there is room again.
-static bool full_and_back(struct scenario_result *result)
-{
-    for (uint64_t seed = 1; seed <= 8; seed++) {
-        struct script script;
-        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
-        struct model_volume *kept = script_create(&script, 16 * BLOCK_SIZE, NULL);
-        struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
-        script_allow(&script, -ENOSPC);
-        int answer = 0;
-        for (uint64_t at = 0; at < 1900 && answer == 0; at += 20)
-            answer = script_wait(&script, script_write(&script, large, at * BLOCK_SIZE, 20 * BLOCK_SIZE, 0));
-        if (answer != -ENOSPC)
-            script_fail(&script, "8 MB went into a log of 4 MiB");
-        script_allow(&script, 0);
-        script_cut_always(&script, true);
-        script_delete(&script, large);
-        script_cut_always(&script, false);
-        for (uint64_t at = 0; at < 200; at++)
-            script_wait(&script, script_write(&script, kept, at % 16 * BLOCK_SIZE, BLOCK_SIZE, 0));
-        script_wait(&script, script_flush(&script, kept));
-        script_look(&script);
-        if (!script_end(&script, &result->points, result->text, sizeof result->text))
-            return false;
-    }
-    return true;
-}
-
-// A full store can be started again and again, and what takes space can be deleted then.
-static bool full_restarts(struct scenario_result *result)
-{
-    for (uint64_t seed = 1; seed <= 6; seed++) {
-        struct script script;
-        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
-        struct model_volume *large = script_create(&script, 2000 * BLOCK_SIZE, NULL);
-        struct model_volume *small = script_create(&script, 4 * BLOCK_SIZE, NULL);
-        script_allow(&script, -ENOSPC);
-        int answer = 0;
-        for (uint64_t at = 0; at < 1900 && answer == 0; at += 20)
-            answer = script_wait(&script, script_write(&script, large, at * BLOCK_SIZE, 20 * BLOCK_SIZE, 0));
-        for (unsigned i = 0; i < 12; i++) {
-            script_restart(&script, (i + seed) % 2);
-            script_wait(&script, script_write(&script, small, 0, BLOCK_SIZE, 0));
-        }
-        script_allow(&script, 0);
-        script_look(&script);
-        script_delete(&script, large);
-        for (unsigned i = 0; i < 100; i++)
-            script_wait(&script, script_write(&script, small, i % 4 * BLOCK_SIZE, BLOCK_SIZE, 0));
-        if (!script_end(&script, &result->points, result->text, sizeof result->text))
-            return false;
-    }
-    return true;
-}
-
 // ---- Power cuts during start-up ----
 
 static bool cut_in_recovery(struct scenario_result *result)
@@ -483,12 +382,14 @@ const struct scenario scenarios[] = {
         {"large-catalog", "a catalog whose image takes several records", large_catalog},
         {"no-room", "no room on the file system for new log files", no_room_for_spares},
         {"short-transfers", "short reads and writes everywhere", short_transfers},
-        {"never-full", "rewriting little data for ever in a small log", never_full},
-        {"tight-budget", "the least log budget, and more spares wanted than fit", tight_budget},
-        {"full-and-back", "a full log, a deletion, and room again", full_and_back},
-        {"full-restarts", "a full store, started again and again", full_restarts},
+        {"never-full", "rewriting little data for ever in a small log", scenarios_never_full},
+        {"idle-block", "a block that is never written again beside busy ones", scenarios_idle_block},
+        {"tight-budget", "the least log budget, and more spares wanted than fit", scenarios_tight_budget},
         {"cut-in-recovery", "power cuts at every I/O of a recovery", cut_in_recovery},
         {"cut-in-init", "power cuts at every I/O of store_init", cut_in_init},
+        {"seal-cut", "power cuts at every I/O of a seal", scenarios_seal_cut},
+        {"sealed-recovery", "recoveries of a sealed store, cut and failing", scenarios_sealed_recovery},
+        {"domains", "copies within and between dedup domains", scenarios_domains},
         {"bit-flips", "flipped bits in every kind of stored structure", scenarios_bit_flips},
 };
 const size_t scenarios_count = sizeof scenarios / sizeof scenarios[0];

@@ -133,3 +133,81 @@ bool scenarios_bit_flips(struct scenario_result *result)
             flipping.unreadable, flipping.harmless);
     return true;
 }
+
+// ---- Scrubs ----
+
+struct scrubbing {
+    unsigned flips, found, refused, unread;
+};
+
+// One flipped bit: what cannot be read, a scrub has found; what it finds, it names.
+static bool scrub_one(struct scrubbing *scrubbing, struct sim_world *world,
+        const struct store_config *opening, uint64_t *random, char *why, size_t why_size)
+{
+    char what[240] = "", text[900] = "";
+    if (!flip_something(sim_world_disk(world), random, what, sizeof what) ||
+            strstr(what, "/segments/") == NULL) {
+        sim_world_destroy(world);
+        return true;
+    }
+    scrubbing->flips++;
+    struct rig rig;
+    if (rig_open(&rig, world, 2, opening, text, sizeof text) < 0) {
+        scrubbing->refused++;
+        sim_world_destroy(world);
+        return true;
+    }
+    struct picture picture;
+    struct chore scrub = {.kind = CHORE_SCRUB};
+    bool good = picture_take(world, rig.store, true, &picture) == 0;
+    chore_submit(rig.store, &scrub);
+    good = good && sim_world_run_until(world, &scrub.answered) == 0;
+    scrubbing->found += scrub.damages > 0;
+    scrubbing->unread += picture.first_error != 0;
+    if (!good)
+        snprintf(why, why_size, "a bit flipped in %s: %s is never answered", what, picture.where);
+    else if (scrub.result < 0)
+        snprintf(why, why_size, "a bit flipped in %s: a scrub answered %d: %s", what, scrub.result,
+                scrub.err.text);
+    else if (picture.first_error != 0 && scrub.damages == 0)
+        snprintf(why, why_size, "a bit flipped in %s: %s answered %d, and a scrub finds nothing", what,
+                picture.where, picture.first_error);
+    picture_free(&picture);
+    if (!rig_close(&rig, text, sizeof text) && why[0] == '\0')
+        snprintf(why, why_size, "a bit flipped in %s: %s", what, text);
+    sim_world_destroy(world);
+    return why[0] == '\0';
+}
+
+bool scenarios_scrub(struct scenario_result *result)
+{
+    struct scrubbing scrubbing = {0};
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        struct script script;
+        script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
+        uint64_t random = seed;
+        script.distinct = seed == 2 ? 30 : 0;
+        struct model_volume *volume = script_create(&script, 100 * BLOCK_SIZE, NULL);
+        for (unsigned i = 0; i < 3; i++) {
+            script_wait(&script, script_write(&script, volume, i * 30 * BLOCK_SIZE, 40 * BLOCK_SIZE, 0));
+            script_wait(&script, script_fork(&script, volume));
+            script_wait(&script, script_chore(&script, CHORE_SEAL));
+        }
+        char why[1000] = "";
+        for (unsigned i = 0; i < 60 && !script.failed; i++) {
+            struct sim_world *world = sim_world_after_kill(script.rig.world, i, NULL);
+            result->points++;
+            if (!scrub_one(&scrubbing, world, script.rig.opening, &random, why, sizeof why))
+                script_fail(&script, why);
+        }
+        if (!script_end(&script, &result->points, result->text, sizeof result->text))
+            return false;
+    }
+    snprintf(result->note, sizeof result->note,
+            "%u bits of segments flipped: %u found, %u of them unreadable, %u refused", scrubbing.flips,
+            scrubbing.found, scrubbing.unread, scrubbing.refused);
+    bool good = scrubbing.found * 4 > scrubbing.flips * 3 && scrubbing.unread > 0;
+    if (!good)
+        snprintf(result->text, sizeof result->text, "%s", result->note);
+    return good;
+}

@@ -110,7 +110,7 @@ static void step(struct script *script)
 
 // ---- Requests ----
 
-static struct script_io *new_io(struct script *script)
+struct script_io *script_io_new(struct script *script)
 {
     struct script_io *io = calloc(1, sizeof *io);
     script->io = realloc(script->io, (script->io_count + 1) * sizeof *script->io);
@@ -129,11 +129,11 @@ static void answered(struct script_io *io, int result, bool durable)
     if (result < 0 && result != script->allowed && !sim_world_is_cut(script->rig.world))
         script_blame(script, "a request answered %d (%s)", result, strerror(-result));
     char why[800];
-    if (io->read != NULL && result == 0 && !sim_world_is_cut(script->rig.world) &&
-            !model_judge_read(script->model, io->read, NULL, io->io.offset, io->io.buffer, io->io.length,
-                    io->began, why, sizeof why))
+    if ((io->read != NULL || io->read_base != NULL) && result == 0 && !sim_world_is_cut(script->rig.world) &&
+            !model_judge_read(script->model, io->read, io->read_base, io->io.offset, io->io.buffer,
+                    io->io.length, io->began, why, sizeof why))
         script_blame(script, "%s", why);
-    if (io->read != NULL)
+    if (io->read != NULL || io->read_base != NULL)
         model_read_end(script->model, io->began);
     if (io->flush && result == 0)
         model_flushed(script->model, io->began);
@@ -193,14 +193,16 @@ static void submit(struct script *script, struct model_volume *volume, struct sc
 struct script_io *script_write(
         struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length, unsigned flags)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_WRITE);
     io->io = (struct volume_io){.op = VOLUME_WRITE,
             .flags = flags,
             .offset = offset,
             .length = length,
             .buffer = io_buffer_alloc(length)};
-    if (script->distinct > 0)
+    if (script->fill != 0)
+        io->op->fill = script->fill;
+    else if (script->distinct > 0)
         io->op->fill = fill_shared(script->distinct, io->op->id);
     fill_bytes(io->op->fill, offset, io->io.buffer, length);
     model_touch(script->model, io->op, volume, offset, length);
@@ -211,7 +213,7 @@ struct script_io *script_write(
 struct script_io *script_read(
         struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->read = volume;
     io->began = model_read_begin(script->model);
     io->io = (struct volume_io){
@@ -220,9 +222,27 @@ struct script_io *script_read(
     return io;
 }
 
+void script_read_base(
+        struct script *script, struct model_base *base, struct base *handle, uint64_t offset, uint64_t length)
+{
+    struct script_io *io = script_io_new(script);
+    io->read_base = base;
+    io->began = model_read_begin(script->model);
+    io->io = (struct volume_io){.op = VOLUME_READ,
+            .offset = offset,
+            .length = length,
+            .buffer = io_buffer_alloc(length),
+            .done = volume_done};
+    if (script->failed)
+        answered(io, script->allowed, false);
+    else
+        base_submit(handle, script->rig.loops[0], &io->io);
+    script_wait(script, io);
+}
+
 struct script_io *script_flush(struct script *script, struct model_volume *volume)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->flush = true;
     io->began = model_tick(script->model);
     io->io.op = VOLUME_FLUSH;
@@ -233,10 +253,17 @@ struct script_io *script_flush(struct script *script, struct model_volume *volum
 void script_raw_write_and_flush(struct script *script, struct model_volume *volume)
 {
     script_wait(script, script_write(script, volume, 0, BLOCK_SIZE, 0));
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->io.op = VOLUME_FLUSH;
     submit(script, volume, io);
     script_wait(script, io);
+    script_leave(script);
+}
+
+void script_leave(struct script *script)
+{
+    if (script->failed)
+        return; // something may be unanswered
     sim_world_settle(script->rig.world);
     for (size_t i = 0; i < script->handle_count; i++)
         script->handle[i] = volume_close(script->handle[i]);
@@ -249,9 +276,10 @@ void script_raw_write_and_flush(struct script *script, struct model_volume *volu
     script->io_count = script->handle_count = 0;
 }
 
-struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent)
+static struct model_volume *create(
+        struct script *script, uint64_t size_bytes, struct model_base *parent, uint64_t domain)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_TXN);
     if (script->failed)
         return model_volume_add(script->model, io->op, 1, VOLUME_DISK, size_bytes, "", parent);
@@ -260,14 +288,28 @@ struct model_volume *script_create(struct script *script, uint64_t size_bytes, s
             txn_volume_create(txn, "", VOLUME_DISK, size_bytes, (struct base_id){parent ? parent->id : 0});
     struct model_volume *volume =
             model_volume_add(script->model, io->op, id.value, VOLUME_DISK, size_bytes, "", parent);
+    if (domain != 0) {
+        txn_volume_domain(txn, id, domain);
+        volume->domain = domain;
+    }
     txn_commit(txn, 0, txn_done, io);
     script_wait(script, io);
     return volume;
 }
 
+struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent)
+{
+    return create(script, size_bytes, parent, 0);
+}
+
+struct model_volume *script_create_in(struct script *script, uint64_t size_bytes, uint64_t domain)
+{
+    return create(script, size_bytes, NULL, domain);
+}
+
 struct script_io *script_resize(struct script *script, struct model_volume *volume, uint64_t size_bytes)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_TXN);
     if (script->failed) {
         answered(io, script->allowed, false);
@@ -284,7 +326,7 @@ struct script_io *script_resize(struct script *script, struct model_volume *volu
 
 struct script_io *script_delete_start(struct script *script, struct model_volume *volume)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_TXN);
     if (script->failed) {
         answered(io, script->allowed, false);
@@ -308,7 +350,7 @@ void script_doc_delete(struct script *script, struct model_doc *doc)
 {
     if (script->failed)
         return;
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_TXN);
     struct txn *txn = txn_begin(script->rig.store);
     txn_doc_delete(txn, (struct doc_id){doc->object.id});
@@ -334,7 +376,7 @@ void script_open_race(struct script *script, struct model_volume *volume)
 
 struct script_io *script_fork(struct script *script, struct model_volume *volume)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_TXN);
     if (script->failed) {
         answered(io, script->allowed, false);
@@ -364,7 +406,7 @@ struct script_io *script_fork(struct script *script, struct model_volume *volume
 
 struct script_io *script_doc(struct script *script, size_t body_bytes)
 {
-    struct script_io *io = new_io(script);
+    struct script_io *io = script_io_new(script);
     io->op = model_begin(script->model, MODEL_TXN);
     if (script->failed) {
         answered(io, script->allowed, false);

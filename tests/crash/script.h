@@ -3,6 +3,7 @@
 // is told, and when asked for every step of the world is a crash point.
 #pragma once
 
+#include "tests/crash/chore.h"
 #include "tests/crash/model.h"
 #include "tests/crash/rig.h"
 
@@ -15,6 +16,8 @@ struct script {
     uint64_t seed, points, last_io;
     bool cut_always;
     int allowed;       // an error that requests may answer
+    bool damaged;      // scrubs may find something
+    uint64_t fill;     // what writes are of (fill.h); 0 = by `distinct`
     unsigned distinct; // writes are copies of so many blocks; 0 = each has bytes of its own
     struct script_io **io;
     size_t io_count;
@@ -30,8 +33,15 @@ void script_begin(struct script *script, uint64_t seed, const struct store_confi
 void script_begin_with(struct script *script, uint64_t seed, const struct store_config *config,
         const struct store_config *opening, const struct sim_options *sim);
 void script_join(struct script *script, const struct rig *rig, struct model *model);
+// A script that has joined goes, and leaves rig and model as they are by now; everything has been awaited.
+void script_leave(struct script *script);
 // Creates a volume and waits for it; over a base when given. Never NULL.
 struct model_volume *script_create(struct script *script, uint64_t size_bytes, struct model_base *parent);
+// An empty one in a dedup domain.
+struct model_volume *script_create_in(struct script *script, uint64_t size_bytes, uint64_t domain);
+// Reads through an open handle, waits, and judges.
+void script_read_base(struct script *script, struct model_base *base, struct base *handle, uint64_t offset,
+        uint64_t length);
 struct script_io *script_resize(struct script *script, struct model_volume *volume, uint64_t size_bytes);
 struct script_io *script_delete_start(struct script *script, struct model_volume *volume);
 void script_doc_delete(struct script *script, struct model_doc *doc); // waits
@@ -49,10 +59,13 @@ struct script_io *script_flush(struct script *script, struct model_volume *volum
 struct script_io *script_fork(
         struct script *script, struct model_volume *volume); // freeze, child and doc in one
 struct script_io *script_doc(struct script *script, size_t body_bytes);
+struct script_io *script_chore(struct script *script, enum chore_kind kind);
 bool script_answered(const struct script_io *io);
 int script_wait(struct script *script, struct script_io *io); // its result
 
-// Writes and flushes without promising the model that it is durable.
+// Deletes every doc and every volume there is, collects, and sees that nothing is left of them.
+void script_empty(struct script *script);
+// Writes, flushes without promising the model that it is durable, and leaves.
 void script_raw_write_and_flush(struct script *script, struct model_volume *volume);
 void script_cut_always(struct script *script, bool on);
 void script_allow(struct script *script, int error); // 0 = none

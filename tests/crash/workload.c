@@ -50,6 +50,7 @@ void workload_finished(struct client *client)
     }
     client->busy = false;
     workload->unanswered--;
+    workload->answered++;
     if (workload_chance(workload, 70) && !sim_world_is_cut(workload->world))
         next_request(client);
 }
@@ -367,7 +368,7 @@ static bool start_base_read(struct client *client)
 
 // ---- Choice ----
 
-// Writes walk through the volumes in order, so that every block is written again before the log comes round.
+// Writes walk through the volumes in order; others (below) go anywhere.
 static bool start_walk(struct client *client)
 {
     struct workload *workload = client->workload;
@@ -394,8 +395,10 @@ static bool start_walk(struct client *client)
 static bool start_rewrite(struct client *client)
 {
     unsigned dice = (unsigned)workload_pick(client->workload, 100);
-    if (dice < 80)
+    if (dice < 40)
         return start_walk(client);
+    if (dice < 80)
+        return start_write(client, dice < 70, 12);
     return dice < 90 ? start_flush(client) : start_read(client);
 }
 
@@ -404,6 +407,8 @@ static bool start_something(struct client *client)
     struct workload *workload = client->workload;
     if (workload->options.rewrite_only && workload_any_slot(workload) != NULL)
         return start_rewrite(client);
+    if (workload->options.chore_percent > 0 && workload_chance(workload, workload->options.chore_percent))
+        return workload_start_chore(client);
     unsigned dice = (unsigned)workload_pick(workload, 100);
     if (workload->full > 0 && dice < 40)
         return workload_chance(workload, 30)   ? workload_start_delete(client)
@@ -496,6 +501,11 @@ bool workload_quiet(const struct workload *workload)
 const char *workload_failure(const struct workload *workload)
 {
     return workload->failure[0] != '\0' ? workload->failure : NULL;
+}
+
+uint64_t workload_progress(const struct workload *workload)
+{
+    return (uint64_t)workload->started * 2 + workload->answered;
 }
 
 unsigned workload_started(const struct workload *workload)

@@ -13,6 +13,8 @@ struct workload_options {
     uint64_t max_blocks;     // of a small volume
     unsigned shared_percent; // of writes whose blocks are copies of
     unsigned distinct;       //   so many, 1..256
+    bool domains;            // put volumes into dedup domains 0..2
+    unsigned chore_percent;  // of requests: seals, collections, scrubs
     bool vast;               // keep a 1 TiB volume among them
     bool faults;             // -EIO and -ESTALE are expected
     bool never_full;         // -ENOSPC is a failure
@@ -31,5 +33,6 @@ bool workload_quiet(const struct workload *workload); // nothing is unanswered
 // What went wrong, or NULL.
 const char *workload_failure(const struct workload *workload);
 unsigned workload_started(const struct workload *workload);
+uint64_t workload_progress(const struct workload *workload); // changes when a request starts or is answered
 // Closes handles and frees; nothing may be unanswered.
 struct workload *workload_destroy(struct workload *workload);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by workload.c (requests, choice) and workload_txn.c (transactions).
+// Shared by workload.c (requests, choice), workload_txn.c (transactions) and workload_chore.c.
 #pragma once
 
+#include "tests/crash/chore.h"
 #include "tests/crash/fill.h"
 #include "tests/crash/layout.h"
 #include "tests/crash/workload.h"
@@ -34,6 +35,7 @@ struct client {
     struct volume_extent extents[32];
     bool looked;
     uint64_t data; // bit n: the n-th block that the range touches is said to be data
+    struct chore chore;
     // A transaction:
     struct slot *created;
     bool deletes, durable, rename_or_resize;
@@ -49,7 +51,7 @@ struct workload {
     struct workload_options options;
     struct client *client;
     struct slot slot[SLOTS_MAX];
-    unsigned started, unanswered;
+    unsigned started, unanswered, answered;
     unsigned names;
     unsigned full; // requests since the log was last full; counts down
     bool paused;
@@ -66,6 +68,9 @@ void workload_check_result(struct client *client, int result, const char *what);
 struct slot *workload_any_slot(struct workload *workload);
 uint64_t workload_size_of(const struct slot *slot);
 struct model_base *workload_base_of_a_doc(struct workload *workload);
+
+// workload_chore.c
+bool workload_start_chore(struct client *client);
 
 // workload_txn.c: each starts one transaction, or returns false when there is nothing to do it with.
 void workload_reopen(struct workload *workload, struct slot *slot);

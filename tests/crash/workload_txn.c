@@ -123,6 +123,10 @@ static void add_volume(struct client *client, struct txn *txn, struct slot *slot
     struct volume_id id = txn_volume_create(txn, name, kind, parent && size == parent->size_bytes ? 0 : size,
             (struct base_id){parent ? parent->id : 0});
     slot->volume = model_volume_add(workload->model, client->op, id.value, kind, size, name, parent);
+    if (workload->options.domains && workload_chance(workload, 40)) {
+        slot->volume->domain = workload_pick(workload, 3);
+        txn_volume_domain(txn, id, slot->volume->domain);
+    }
     slot->handle = NULL;
     slot->in_flight = 0;
     slot->walk = 0;

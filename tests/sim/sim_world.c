@@ -216,16 +216,18 @@ int sim_world_run_until(struct sim_world *world, const bool *done)
     return 0;
 }
 
+bool sim_world_idle(const struct sim_world *world)
+{
+    for (unsigned i = 0; i < world->options.loop_count; i++)
+        if (sim_queue_has_other_than(&world->loop[i].queue, SIM_EVENT_TIMER))
+            return false;
+    return true;
+}
+
 void sim_world_settle(struct sim_world *world)
 {
-    for (;;) {
-        bool busy = false;
-        for (unsigned i = 0; i < world->options.loop_count; i++)
-            busy = busy || sim_queue_has_other_than(&world->loop[i].queue, SIM_EVENT_TIMER);
-        if (!busy)
-            return;
+    while (!sim_world_idle(world))
         sim_world_step(world);
-    }
 }
 
 static uint64_t sim_now(struct loop *handle)

@@ -59,7 +59,9 @@ struct sim_disk *sim_world_disk(struct sim_world *world);
 int sim_world_step(struct sim_world *world);
 // Steps until *done is true. Returns 0, or -EDEADLK when nothing is left to happen before that.
 int sim_world_run_until(struct sim_world *world, const bool *done);
-// Runs until nothing but timers is left.
+// Nothing but timers is left to happen.
+bool sim_world_idle(const struct sim_world *world);
+// Runs until that is so.
 void sim_world_settle(struct sim_world *world);
 
 // I/O events so far: every submission and every completion is one, and so are the begin and the end of a
