@@ -81,7 +81,7 @@ static bool wanted(struct segments *segments, uint64_t number, uint32_t generati
     bool found =
             segment != NULL && (segment->row.generation == generation || segment->rewriting == generation);
     for (segment = shard->leaving; !found && segment != NULL; segment = segment->next)
-        found = segment->row.number == number && segment->row.generation == generation;
+        found = segment->number == number && segment->row.generation == generation;
     pthread_mutex_unlock(&shard->lock);
     return found;
 }

@@ -31,7 +31,7 @@ static void load_finish(struct load *load, int result, struct segment_index *ind
 {
     struct segments *segments = load->segments;
     struct segment *segment = load->segment;
-    struct segments_shard *shard = segment_shard(segments, segment->row.number);
+    struct segments_shard *shard = segment_shard(segments, segment->number);
     struct segment_orphan *list = NULL;
     bool close_it = result < 0 && load->opened;
     pthread_mutex_lock(&shard->lock);
@@ -144,7 +144,7 @@ static void load_start(struct load *load)
 
 bool segment_await(struct segments *segments, struct segment *segment, struct segment_wait *wait)
 {
-    struct segments_shard *shard = segment_shard(segments, segment->row.number);
+    struct segments_shard *shard = segment_shard(segments, segment->number);
     struct load *load = NULL;
     pthread_mutex_lock(&shard->lock);
     bool ready = segment_ready_locked(segment);

@@ -39,6 +39,7 @@ struct segment_wait {
 
 struct segment {
     uint64_t id; // of this struct, for the frame cache
+    uint64_t number;
     struct fingerprint_key key;
     // Protected by the shard's lock:
     struct segment_row row;

@@ -182,8 +182,8 @@ static int unpack(const struct piece *piece, void *to)
 {
     const struct segment_frame *frame = &piece->frame;
     const struct reading *reading = piece->reading;
-    if (segment_frame_checksum(reading->segments->config.seed, reading->segment->row.number,
-                frame->first_slot, piece->stored, frame->stored_bytes) != frame->checksum)
+    if (segment_frame_checksum(reading->segments->config.seed, reading->segment->number, frame->first_slot,
+                piece->stored, frame->stored_bytes) != frame->checksum)
         return -EBADMSG;
     return codec_decompress(
             piece->stored, frame->stored_bytes, (enum codec)frame->codec, to, segment_frame_bytes(frame));
@@ -373,7 +373,7 @@ static void became_ready(struct segment_wait *wait, int result)
 
 static void begin_pieces(struct reading *reading)
 {
-    struct segments_shard *shard = segment_shard(reading->segments, reading->segment->row.number);
+    struct segments_shard *shard = segment_shard(reading->segments, reading->segment->number);
     while (!reading->waiting && reading->result == 0 && reading->begun < reading->read->count &&
             reading->in_flight < PIECES_MAX) {
         struct piece *piece = NULL;
@@ -497,8 +497,11 @@ int segment_slots_task(struct segments *segments, struct task *task, uint64_t nu
     int r = segment_hold_task(segments, task, number, &segment);
     if (r < 0)
         return r;
-    const struct segment_index *index = &segment->index;
+    struct segments_shard *shard = segment_shard(segments, number);
+    pthread_mutex_lock(&shard->lock);
     r = segment->writer != NULL ? -EBUSY : 0;
+    pthread_mutex_unlock(&shard->lock);
+    const struct segment_index *index = &segment->index;
     for (uint32_t i = 0; i < index->frame_count && r >= 0; i++) {
         const struct segment_frame *frame = &index->frames[i];
         uint32_t at = frame->present_before;

@@ -238,15 +238,19 @@ int segment_rewrite(struct segments *segments, struct task *task, uint64_t numbe
     rewrite->segments = segments;
     rewrite->task = task;
     rewrite->segment = segment;
-    rewrite->source = segment->row; // of a finished segment: fixed
+    struct segments_shard *shard = segment_shard(segments, number);
+    pthread_mutex_lock(&shard->lock);
+    rewrite->source = segment->row;
+    bool writing = segment->writer != NULL;
+    pthread_mutex_unlock(&shard->lock);
     rewrite->live = live;
     rewrite->level = level;
     rewrite->frame_slots = frame_slots;
     rewrite->err = err;
-    rewrite->path = segment_path(segments, number, segment->row.generation);
-    if (segment->writer != NULL)
+    rewrite->path = segment_path(segments, number, rewrite->source.generation);
+    if (writing)
         r = error_set(err, -EBUSY, "segment %" PRIu64 " is still being written", number);
-    else if (segment->row.generation == UINT32_MAX)
+    else if (rewrite->source.generation == UINT32_MAX)
         r = error_set(err, -EOVERFLOW, "segment %" PRIu64 " has no generation left", number);
     else
         r = rewrite_held(rewrite, ret_row);

@@ -156,7 +156,7 @@ static void evict_indexes_locked(struct segments *segments, struct segments_shar
 struct segment_orphan *segment_equip_locked(
         struct segments *segments, struct segment *segment, int fd, struct segment_index *index)
 {
-    struct segments_shard *shard = segment_shard(segments, segment->row.number);
+    struct segments_shard *shard = segment_shard(segments, segment->number);
     struct segment_orphan *list = NULL;
     if (segment->fd < 0 && fd >= 0) {
         segment->fd = fd;
@@ -180,7 +180,7 @@ struct segment_orphan *segment_equip_locked(
 static struct segment **place_locked(struct segments_shard *shard, uint64_t number)
 {
     struct segment **at = &shard->bucket[number / SEGMENT_SHARDS % SEGMENT_SHARD_BUCKETS];
-    while (*at != NULL && (*at)->row.number != number)
+    while (*at != NULL && (*at)->number != number)
         at = &(*at)->next;
     return at;
 }
@@ -196,6 +196,7 @@ static struct segment *entry_new_locked(
     struct segment *segment = segment_alloc(sizeof *segment), **at = place_locked(shard, row->number);
     segment->id = atomic_fetch_add(&segments->next_id, 1) + 1;
     fingerprint_key_derive(segments->config.secret, row->domain, &segment->key);
+    segment->number = row->number;
     segment->row = *row;
     segment->fd = -1;
     segment->current = true;
@@ -217,8 +218,8 @@ static struct segment_orphan *entry_free_locked(
 static struct segment_orphan *leave_locked(
         struct segments *segments, struct segment *segment, struct segment_orphan *list)
 {
-    struct segments_shard *shard = segment_shard(segments, segment->row.number);
-    *place_locked(shard, segment->row.number) = segment->next;
+    struct segments_shard *shard = segment_shard(segments, segment->number);
+    *place_locked(shard, segment->number) = segment->next;
     segment->current = false;
     if (segment->refs == 0)
         return entry_free_locked(segments, segment, list);
@@ -240,7 +241,7 @@ struct segment *segment_hold(struct segments *segments, uint64_t number)
 
 void segment_release(struct segments *segments, struct segment *segment)
 {
-    struct segments_shard *shard = segment_shard(segments, segment->row.number);
+    struct segments_shard *shard = segment_shard(segments, segment->number);
     struct segment_orphan *list = NULL;
     pthread_mutex_lock(&shard->lock);
     if (--segment->refs == 0 && !segment->current) {
@@ -272,7 +273,7 @@ struct segment *segment_enter(struct segments *segments, const struct segment_ro
 
 void segment_retract(struct segments *segments, struct segment *segment)
 {
-    struct segments_shard *shard = segment_shard(segments, segment->row.number);
+    struct segments_shard *shard = segment_shard(segments, segment->number);
     pthread_mutex_lock(&shard->lock);
     struct segment_orphan *list = NULL;
     if (segment->current)

@@ -81,7 +81,7 @@ int segment_writer_add(struct segment_writer *writer, const void *block, struct 
     pthread_mutex_unlock(&writer->shard->lock);
     int r = writer->open_count >= writer->open_limit ? segment_writer_end_frame(writer) : 0;
     if (r == 0)
-        *ret_locator = locator_segment(writer->segment->row.number, slot);
+        *ret_locator = locator_segment(writer->segment->number, slot);
     return r;
 }
 

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { LOOPS = 3, STREAMS = 8, READS = 1500, SEGMENTS = 6, SLOTS = 400, ROUNDS = 12 };
+enum { LOOPS = 3, STREAMS = 8, READS = 1500, SEGMENTS = 6, SLOTS = 400, ROUNDS = 8 };
 
 struct shared {
     struct segment_rig rig;
