@@ -3,6 +3,7 @@
 //
 // An import or export through NBD is a stream of events that the client keeps open: "ready" names the socket,
 // and when the client goes, for whatever reason, what was not committed is gone too.
+#include "vmglue/disk_table.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 
@@ -40,6 +41,15 @@ static void start_import(struct http_request *request)
     import_export_import_end(session);
 }
 
+// The new volume, with a word about what machines will not find on it.
+static json_t *imported_json(struct service *service, struct volume_id id)
+{
+    json_t *json = route_json_volume_by_id(service, id);
+    if (disk_table_is_for_4096(service->store, id, (struct base_id){0}))
+        json_object_set_new(json, "notice", json_string(disk_table_notice));
+    return json;
+}
+
 static void commit_import(struct http_request *request)
 {
     struct service *service = service_of(request);
@@ -49,7 +59,7 @@ static void commit_import(struct http_request *request)
         http_reply_failure(request, "import", &err);
         return;
     }
-    http_reply_json(request, 201, route_json_volume_by_id(service, id));
+    http_reply_json(request, 201, imported_json(service, id));
 }
 
 static void cancel_import(struct http_request *request)
@@ -108,7 +118,7 @@ static void put_content(struct http_request *request)
         http_reply_failure(request, "volume", &err);
         return;
     }
-    json_t *json = route_json_volume_by_id(service, id);
+    json_t *json = imported_json(service, id);
     json_object_set_new(json, "padding_bytes", json_integer((json_int_t)padding));
     http_reply_json(request, 201, json);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // create, start, stop, rm. Each writes what it is about to do before it does it, and what came of it
 // afterwards; what a death of the daemon between the two leaves behind is sorted out by sandbox_recover.c.
+#include "vmglue/disk_table.h"
 #include "vmglue/sandbox_origin.h"
 
 #include <errno.h>
@@ -157,6 +158,11 @@ int sandbox_create(
     if (r < 0)
         return r;
     r = sandbox_origin_find(all, create->from, &origin, err);
+    if (r == 0 && origin.memory.value == 0 &&
+            disk_table_is_for_4096(all->store, origin.disk_volume, origin.disk)) {
+        sandbox_origin_free(&origin);
+        r = error_set(err, -EINVAL, "\"%.60s\" cannot boot: %s", create->from, disk_table_notice);
+    }
     if (r == 0) {
         sandbox_new_id(record.id);
         snprintf(record.from, sizeof record.from, "%.60s", create->from);

@@ -154,6 +154,7 @@ static int parse_info(const char *text, struct qemu_img_info *info)
     info->encrypted = json_fields_get_bool(json, "encrypted");
     info->corrupt = json_fields_get_bool(data, "corrupt");
     info->snapshots = (unsigned)json_array_size(json_object_get(json, "snapshots"));
+    info->bitmaps = (unsigned)json_array_size(json_object_get(data, "bitmaps"));
     const char *backing = json_fields_get_text(json, "full-backing-filename");
     if (backing[0] == '\0')
         backing = json_fields_get_text(json, "backing-filename");

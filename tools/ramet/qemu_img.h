@@ -12,7 +12,7 @@ struct qemu_img_info {
     char format[32];
     uint64_t virtual_bytes;
     bool encrypted, corrupt;
-    unsigned snapshots;
+    unsigned snapshots, bitmaps;
     char backing[512]; // "" = none
 };
 // format NULL = let qemu-img tell it by the content (never trusted for what guests may have written).

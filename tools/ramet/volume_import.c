@@ -46,6 +46,11 @@ static int choose_format(struct import *import)
     if (!given) {
         if (qemu_img_probe(file, NULL, &probed, &err) < 0)
             return cli_fail(verb, "%s: %s; if it is a raw disk, say --format raw", file, err.text);
+        if (probed.encrypted || strcmp(probed.format, "luks") == 0)
+            return cli_fail(verb,
+                    "%s is encrypted (%s); decrypt it first (qemu-img convert with its secret), or say "
+                    "--format raw to take its bytes as they are",
+                    file, probed.format);
         bool named = ends_with(file, ".qcow2") || ends_with(file, ".qcow");
         if (strcmp(probed.format, "raw") != 0 && !(strcmp(probed.format, "qcow2") == 0 && named))
             return cli_fail(verb,
@@ -65,6 +70,8 @@ static int choose_format(struct import *import)
         cli_note("note: %s lies over %s, which is read too", file, import->info.backing);
     if (import->info.snapshots > 0)
         cli_note("note: the %u snapshots inside %s are not taken along", import->info.snapshots, file);
+    if (import->info.bitmaps > 0)
+        cli_note("note: the %u dirty bitmaps inside %s are not taken along", import->info.bitmaps, file);
     return CLI_DONE;
 }
 
@@ -149,6 +156,13 @@ static int with_lease(struct import *import, uint64_t size_bytes, json_t **ret_v
     return status;
 }
 
+static void pass_notice_on(const json_t *volume)
+{
+    const char *notice = json_fields_get_text(volume, "notice");
+    if (notice[0] != '\0')
+        cli_note("note: %s", notice);
+}
+
 int volume_import_file(struct cli *cli, const struct verb *verb, const char *name, const char *file,
         const char *format, json_t **ret_volume)
 {
@@ -168,6 +182,8 @@ int volume_import_file(struct cli *cli, const struct verb *verb, const char *nam
     if (status == CLI_DONE && (uint64_t)json_fields_get_int(*ret_volume, "size_bytes") > size)
         cli_note("note: %llu bytes of zeros fill the last sector of 512",
                 (unsigned long long)((uint64_t)json_fields_get_int(*ret_volume, "size_bytes") - size));
+    if (status == CLI_DONE)
+        pass_notice_on(*ret_volume);
     return status;
 }
 
@@ -203,6 +219,7 @@ static int import_stream(
     if (json_fields_get_int(*ret_volume, "padding_bytes") > 0)
         cli_note("note: %lld bytes of zeros fill the last sector of 512",
                 (long long)json_fields_get_int(*ret_volume, "padding_bytes"));
+    pass_notice_on(*ret_volume);
     return CLI_DONE;
 }
 
