@@ -83,6 +83,8 @@ static int begin_base(struct importer *m, unsigned index, struct error *err)
         parent = m->made[base->parent].frozen;
     struct txn *txn = txn_begin(m->store);
     struct volume_id volume = txn_volume_create(txn, "", base->kind, base->size_bytes, parent);
+    if (m->config->domain != 0)
+        txn_volume_domain(txn, volume, m->config->domain);
     doc.volumes[0] = volume;
     doc.volume_count = 1;
     struct doc_id passing = txn_doc_put(txn, &doc, NULL, 0);

@@ -26,16 +26,21 @@ struct world {
     struct side from, to;
 };
 
-static inline void side_open(struct side *side)
+static inline void side_open_as(struct side *side, const struct store_config *config)
 {
     struct error err = {0};
     for (unsigned i = 0; i < SHARDS; i++)
         assert_int_equal(io_ring_loop_create(i, 64, &side->loops[i]), 0);
-    int r = store_open(side->loops, SHARDS, side->directory, NULL, &side->store, &err);
+    int r = store_open(side->loops, SHARDS, side->directory, config, &side->store, &err);
     if (r < 0)
         fail_msg("open: %s", err.text);
     for (unsigned i = 0; i < SHARDS; i++)
         assert_int_equal(io_ring_thread_start(side->loops[i]), 0);
+}
+
+static inline void side_open(struct side *side)
+{
+    side_open_as(side, NULL);
 }
 
 static inline void side_close(struct side *side)

@@ -176,13 +176,17 @@ static void test_volumes_names_and_bodies(void **state)
     assert_int_equal(archive_export(store, roots, 2, memory_write, &memory, &result, &err), 0);
     assert_int_equal(result.volumes, 1);
     assert_int_equal(result.bases, 1);
-    struct archive_import_config config = {
-            .read = memory_read, .context = &memory, .choose_name = rename_it, .change_body = count_bases};
+    struct archive_import_config config = {.read = memory_read,
+            .context = &memory,
+            .domain = 7,
+            .choose_name = rename_it,
+            .change_body = count_bases};
     if (archive_import(world->to.store, &config, &result, &err) < 0)
         fail_msg("import: %s", err.text);
     struct volume_info info;
     assert_int_equal(store_volume_find(world->to.store, "v-volume", &info), 0);
     assert_int_equal(info.size_bytes, ODD_BYTES);
+    assert_int_equal(info.domain, 7);
     expect_same(
             world, base_of(store, DOC_SNAPSHOT, "s", 0), base_of(world->to.store, DOC_SNAPSHOT, "s-doc", 0));
     struct doc imported = {0};

@@ -182,12 +182,12 @@ static void test_a_full_store_is_left_as_it_was(void **state)
     put(world->from.store, a, 0, 10 << 20, 1);
     struct doc_id doc = freeze(world->from.store, DOC_SNAPSHOT, "a", &a, 1, NULL, 0);
     export_docs(world->from.store, &doc, 1, &memory);
-    struct volume_id filler = create(world->to.store, "filler", VOLUME_DISK, 64 << 20, (struct base_id){0});
-    put(world->to.store, filler, 0, 14 << 20, 2);
+    side_close(&world->to);
+    side_open_as(&world->to, &(struct store_config){.quota_bytes = 8 << 20});
     int r = import(&world->to, &memory, &err);
     assert_int_equal(r, -ENOSPC);
     assert_non_null(strstr(err.text, "full"));
-    expect_counts(world->to.store, 1, 0, 0);
+    expect_counts(world->to.store, 0, 0, 0);
     free(memory.bytes);
 }
 
