@@ -217,6 +217,7 @@ static void advance_locked(struct log *log)
         else
             free(append); // the log's own; its payload was freed with it
     }
+    log_cut_advance_locked(log);
     log_kick_rotation_locked(log);
 }
 

@@ -142,6 +142,7 @@ struct log_cut {
     // Private:
     struct loop_work work;
     struct log *log;
+    uint64_t seq; // of the image's last record
     int result;
 };
 void log_cut(struct log *log, struct log_cut *cut);

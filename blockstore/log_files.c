@@ -366,15 +366,30 @@ static void cut_answer(struct loop_work *work)
     cut->done(cut, cut->result);
 }
 
+static void cut_answer_locked(struct log *log, struct log_cut *cut, int result)
+{
+    cut->result = result;
+    cut->work.run = cut_answer;
+    loop_post(log->loops[0], &cut->work);
+}
+
+// For a cut that could not be made.
 void log_cut_finish_locked(struct log *log, int result)
 {
     struct log_cut *cut = log->cut;
     log->cut = NULL;
-    if (cut == NULL)
+    if (cut != NULL)
+        cut_answer_locked(log, cut, result);
+}
+
+// A cut is done when the image at the head of the new file is acknowledged: a sync then covers it.
+void log_cut_advance_locked(struct log *log)
+{
+    struct log_cut *cut = log->cut_made;
+    if (cut == NULL || (!log->broken && log->acknowledged_seq < cut->seq))
         return;
-    cut->result = result;
-    cut->work.run = cut_answer;
-    loop_post(log->loops[0], &cut->work);
+    log->cut_made = NULL;
+    cut_answer_locked(log, cut, log->broken ? -ESTALE : 0);
 }
 
 void log_cut(struct log *log, struct log_cut *cut)
@@ -398,6 +413,7 @@ static void rotate_finish(struct log *log, struct log_file *file, int result)
     struct log_append *images = NULL, *start = NULL;
     void *image = NULL;
     size_t size = 0;
+    uint64_t image_count = 0;
     struct log_cut *cut = result == 0 ? log->cut : NULL; // both are loop 0's
     if (cut != NULL)
         cut->at(cut, log->next_file_number);
@@ -410,7 +426,7 @@ static void rotate_finish(struct log *log, struct log_file *file, int result)
     if (result == 0) {
         make_current_locked(log, file, log->rotate_path);
         struct log_append **tail = &images;
-        while (*tail != NULL)
+        for (; *tail != NULL; image_count++)
             tail = &(*tail)->next;
         if (log->queue == NULL)
             log->queue_tail = tail;
@@ -424,8 +440,13 @@ static void rotate_finish(struct log *log, struct log_file *file, int result)
         free(log->rotate_path);
     }
     log->rotation = ROTATION_IDLE;
-    if (cut != NULL || result < 0)
-        log_cut_finish_locked(log, result < 0 && cut == NULL ? result : 0);
+    if (cut != NULL && result == 0) {
+        cut->seq = log->next_seq + image_count - 1; // the images are placed next
+        log->cut_made = cut;
+        log->cut = NULL;
+    }
+    if (result < 0)
+        log_cut_finish_locked(log, result);
     log_pump_locked(log, &start);
     pthread_mutex_unlock(&log->lock);
     log_start_writes(log, start);

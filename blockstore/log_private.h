@@ -86,6 +86,7 @@ struct log {
     unsigned used_files, spare_files;
     uint64_t checkpoint_file; // records before this file are covered
     struct log_cut *cut;      // waits for the next rotation
+    struct log_cut *cut_made; // waits for the image's acknowledgement
     bool relief;              // a checkpoint will make room
     bool hurry;               // what is queued holds up a checkpoint
     bool grow_refused;        // may_grow said no
@@ -141,6 +142,7 @@ bool log_can_prepare_locked(struct log *log);
 void log_files_init(struct log *log);
 void log_kick(struct log *log, _Atomic bool *posted, struct loop_work *work);
 void log_cut_finish_locked(struct log *log, int result);
+void log_cut_advance_locked(struct log *log);
 // log_retire.c
 void log_retire_init(struct log *log);
 char *log_path(const char *directory, const char *prefix, uint64_t number);

@@ -19,7 +19,7 @@ struct background {
     struct loop *loop;
     struct background_job *queue, **queue_tail; // loop 0
     struct background_job *running;             // loop 0
-    struct task *task;                          // loop 0
+    struct task *task;                          // on its own loop, and when no loop runs
     int result;                                 // of the running job
     struct error err;
     _Atomic unsigned waiting, posted; // jobs in the queue; on their way to it
@@ -29,7 +29,7 @@ struct background {
     struct background_job seal, load; // its own
     bool sealing;                     // loop 0: `seal` is queued or runs
     uint64_t failed_ns;               // loop 0: when the last seal failed; 0 = it did not
-    struct loop_work ended_work;
+    struct loop_work begin_work, ended_work;
     struct loop_timer timer;
     uint64_t tick_seq, sealed_seq; // loop 0: last change at the last tick; before the last seal
 };
@@ -54,7 +54,8 @@ static int run_job(struct background *self, struct task *task, struct background
 static void task_run(struct task *task, void *context)
 {
     struct background *self = context;
-    self->result = run_job(self, task, self->running);
+    self->result = atomic_load(&self->closing) ? error_set(&self->err, -ECANCELED, "the store is closing")
+                                               : run_job(self, task, self->running);
 }
 
 // Room in the log depends on it: appends wait for a seal that can succeed, and are refused after one that
@@ -74,7 +75,6 @@ static void ended_on_loop(struct loop_work *work)
     struct error err = self->err;
     int result = self->result;
     self->running = NULL;
-    self->task = NULL;
     if (job->kind == BACKGROUND_SEAL || job->kind == BACKGROUND_GC) {
         atomic_store(&self->last_error, result == -ECANCELED ? 0 : result);
         after_seal(self);
@@ -86,7 +86,14 @@ static void ended_on_loop(struct loop_work *work)
 static void task_ended(void *context) // on the background loop; the queue belongs to loop 0
 {
     struct background *self = context;
+    self->task = NULL;
     loop_post(self->store->loops[0], &self->ended_work);
+}
+
+static void begin(struct loop_work *work)
+{
+    struct background *self = (struct background *)((char *)work - offsetof(struct background, begin_work));
+    self->task = task_start(self->loop, task_run, task_ended, self);
 }
 
 static void start_next(struct background *self)
@@ -105,7 +112,7 @@ static void start_next(struct background *self)
                   : self->store->read_only && job->kind != BACKGROUND_CHECK ? -EROFS
                                                                             : 0;
     if (refused == 0) {
-        self->task = task_start(self->loop, task_run, task_ended, self);
+        loop_post(self->loop, &self->begin_work);
         return;
     }
     self->result = error_set(&self->err, refused, "%s",
@@ -224,6 +231,7 @@ struct background *background_new(struct store *store)
     self->queue_tail = &self->queue;
     self->pressure_work.run = pressure_run;
     self->ended_work.run = ended_on_loop;
+    self->begin_work.run = begin;
     self->timer.fire = tick;
     self->sealed_seq = store->checkpoint->rows.meta.start_file == 0 ? 0 : stat.changed_seq;
     return self;

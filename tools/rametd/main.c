@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, SHARDS_DEFAULT_MAX = 4, SHARDS_MAX = 64, SEAL_AGE_MAX_SECS = 10 * 365 * 86400 };
+enum { EXIT_USAGE = 2, SHARDS_DEFAULT_MAX = 4, SHARDS_MAX = 64, SEAL_AGE_DEFAULT_SECS = 300, SEAL_AGE_MAX_SECS = 10 * 365 * 86400 };
 
 static const char usage[] =
         "usage: rametd --store DIR --run RUNDIR [options]\n"
@@ -78,7 +78,7 @@ static const char *complaint(const struct daemon_config *config, uint64_t shards
 static int parse(char **argv, struct daemon_config *config, bool *ret_done)
 {
     struct store_config *store = &config->store;
-    uint64_t shards = config->shards, age = 0;
+    uint64_t shards = config->shards, age = SEAL_AGE_DEFAULT_SECS;
     bool help = false, version = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
