@@ -20,21 +20,38 @@ def pattern(seed, size):
 class N01(unittest.TestCase):
     """Requests of no length get a reply and harm nothing."""
 
+    OFFSETS = (0, 1, 4095, 4 * MIB, 8 * MIB, 8 * MIB + 512, 2**63, 2**64 - 1)
+
+    def check(self, client, size):
+        for command in (READ, WRITE, TRIM, ZEROES, STATUS, CACHE):
+            for offset in self.OFFSETS:
+                for flags in (0, FUA) + ((DF,) if command == READ and client.structured else ()):
+                    error, data = client.do(command, offset, 0, flags)
+                    allowed = (0, EINVAL, ENOSPC) + ((EPERM,) if client.flags & READ_ONLY else ())
+                    self.assertIn(error, allowed, (command, offset))
+                    if command == STATUS and error == 0:
+                        self.assertTrue(data["base:allocation"])
+                    if offset > size:
+                        self.assertNotEqual(error, 0)
+        self.assertEqual(client.read(0, 512), bytes(512))
+
     def test_zero_length(self):
         size = 8 * MIB
-        for structured in (True, False):
-            with Daemon() as daemon:
-                daemon.do(f"create disk {size}")
-                with daemon.client("disk", structured=structured) as client:
-                    for command in (READ, WRITE, TRIM, ZEROES, STATUS, CACHE):
-                        for offset in (0, size // 2, size, size + 512):
-                            error, data = client.do(command, offset, 0)
-                            self.assertIn(error, (0, EINVAL, ENOSPC), (command, offset))
-                            if command == STATUS and error == 0:
-                                self.assertTrue(data["base:allocation"])
-                            if offset > size:
-                                self.assertNotEqual(error, 0)
-                    self.assertEqual(client.read(0, 512), bytes(512))
+        with Daemon() as daemon:
+            daemon.do(f"create disk {size}")
+            daemon.do("snapshot disk snap")
+            for export in ("disk", "snap"):
+                for structured in (True, False):
+                    with daemon.client(export, structured=structured) as client:
+                        self.check(client, size)
+
+    def test_many_of_them_at_once(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {8 * MIB}")
+            with daemon.client("disk") as client:
+                cookies = [client.post((READ, WRITE, TRIM, ZEROES, STATUS, CACHE)[i % 6], i * 512, 0) for i in range(600)]
+                self.assertEqual(sorted(client.read_reply()[0] for _ in cookies), cookies)
+                self.assertEqual(client.read(0, 512), bytes(512))
 
 
 class N04(unittest.TestCase):
@@ -64,10 +81,17 @@ class N04(unittest.TestCase):
         subprocess.run(["nbdcopy", daemon.uri(f"odd{size}"), out], check=True)
         with open(out, "rb") as file:
             self.assertEqual(file.read(), content)
+        daemon.do(f"snapshot odd{size} odd{size}-snap")
+        daemon.do(f"fork odd{size}-snap odd{size}-child")
+        for name in (f"odd{size}-snap", f"odd{size}-child"):
+            with daemon.client(name) as client:
+                self.assertEqual((client.size, client.read(0, size)), (size, content))
+                self.assertEqual(client.extents()[-1][0] + client.extents()[-1][1], size)
+                self.assertEqual(client.do(READ, size, 1)[0], EINVAL)
 
     def test_sizes(self):
         with Daemon() as daemon:
-            for size in (1000001, 1536, 511, 4095):
+            for size in (1000001, 1536, 511, 4095, 1, 513, 4097, 1024 * 1025):
                 self.check(daemon, size)
             daemon.do("create grow 1000001")
             with daemon.client("grow") as client:
@@ -87,6 +111,16 @@ class N06(unittest.TestCase):
             for refused in (2**63, 2**64 - 1, 0):
                 answer = daemon.ask(f"create wrong {refused}")
                 self.assertTrue(answer.startswith("error ") and len(answer) > 20, answer)
+            answer = daemon.ask(f"create edge {2**63 - 4096}")    # exact, or refused in words
+            if answer.startswith("ok"):
+                with daemon.client("edge") as client:
+                    self.check_edge(client, 2**63 - 4096)
+            else:
+                self.assertGreater(len(answer), 20)
+            for wide in (2**56, 2**56 - 4096, 2**53 + 512, 2**41 + 1):
+                daemon.do(f"create wide{wide} {wide}")
+                with daemon.client(f"wide{wide}") as client:
+                    self.check_edge(client, wide)
             daemon.do(f"create big {size}")
             before = daemon.stat()["log_used_bytes"]
             with daemon.client("big") as client:
@@ -104,6 +138,86 @@ class N06(unittest.TestCase):
                     self.assertEqual(data, [(0, 4 * KIB), (2 * TIB - 4 * KIB, 8 * KIB), (4 * TIB, 8 * KIB),
                                             (size - 4 * KIB, 4 * KIB)])
             self.assertLess(daemon.stat()["log_used_bytes"] - before, 192 * MIB)
+
+
+    def check_edge(self, client, size):
+        self.assertEqual(client.size, size)
+        self.assertEqual(client.write(size - 777, pattern(size, 777)), 0)
+        self.assertEqual(client.read(size - 1000, 1000), bytes(223) + pattern(size, 777))
+        self.assertEqual(client.write(size - 1, b"xy"), ENOSPC)
+        self.assertEqual(client.do(READ, size - 1, 2)[0], EINVAL)
+        begin = (size - 777) // 4096 * 4096
+        self.assertEqual(client.extents(begin - MIB, size - begin + MIB),
+                         [(begin - MIB, MIB, HOLE | ZERO), (begin, size - begin, 0)])
+
+
+class N06Cli(unittest.TestCase):
+    """N06 by the command line: what it says of wide volumes, and the way through a sparse file and back."""
+
+    def run_ramet(self, daemon, *words):
+        result = subprocess.run([daemon.ramet, "--run", daemon.run_directory, *words], capture_output=True, text=True)
+        return result.returncode, result.stdout, result.stderr
+
+    def used(self, daemon):
+        status, out, said = self.run_ramet(daemon, "--json", "store", "stat")
+        self.assertEqual(status, 0, said)
+        return json.loads(out)["written_bytes_total"]
+
+    def test_sizes(self):
+        with Daemon() as daemon:
+            for refused in (2**63 - 4096, 2**63, 2**64 - 1, 0, "8E", "-1", "1.5T", "0x10", "99999999999999999999999"):
+                status, _, said = self.run_ramet(daemon, "volume", "create", "wrong", str(refused))
+                self.assertNotEqual(status, 0)
+                self.assertGreater(len(said), 20, said)
+            for number, (word, size) in enumerate([("16T", 16 * TIB), ("64P", 2**56), (str(2**56 - 4096), 2**56 - 4096)]):
+                daemon.do(f"create big{number} {word}")
+                status, out, _ = self.run_ramet(daemon, "--json", "volume", "show", f"big{number}")
+                told = json.loads(out, parse_int=float)["size_bytes"]    # as a client with doubles reads it
+                self.assertEqual((status, int(told)), (0, size))
+                info = json.loads(subprocess.run(["nbdinfo", "--json", daemon.uri(f"big{number}")], check=True,
+                                                 capture_output=True).stdout)["exports"][0]
+                self.assertEqual(info["export-size"], size)
+
+    def test_through_a_file_and_back(self):
+        size = 8 * TIB      # a file of 16 TiB is more than usual file systems take
+        offsets = [0, 2 * TIB - 4 * KIB, 2 * TIB, 4 * TIB + 512, size - 4 * KIB]
+        with Daemon() as daemon:
+            daemon.do(f"create big {size}")
+            before = self.used(daemon)
+            with daemon.client("big") as client:
+                for offset in offsets:
+                    self.assertEqual(client.write(offset, pattern(offset, 4 * KIB)), 0)
+            daemon.do("snapshot big snap")
+            daemon.do("fork snap child")
+            with daemon.client("child") as client:
+                self.assertEqual(client.write(size - 8 * KIB, b"c" * 4096), 0)
+            status, out, said = self.run_ramet(daemon, "--json", "volume", "diff", "snap", "child")
+            self.assertEqual(status, 0, said)
+            diff = json.loads(out)
+            self.assertEqual(diff["changed_bytes"], 4096)
+            self.assertEqual([(entry["offset"], entry["length"]) for entry in diff["ranges"]], [(size - 8 * KIB, 4096)])
+            out = os.path.join(daemon.directory, "out")
+            status, _, said = self.run_ramet(daemon, "volume", "export", "big", out)
+            self.assertEqual(status, 0, said)
+            self.assertEqual(os.stat(out).st_size, size)
+            self.assertLess(os.stat(out).st_blocks * 512, MIB)
+            status, _, said = self.run_ramet(daemon, "volume", "import", "back", out)
+            self.assertEqual(status, 0, said)
+            status, answer, said = self.run_ramet(daemon, "--json", "volume", "diff", "big", "back")
+            self.assertEqual((status, json.loads(answer)["changed_bytes"]), (0, 0), said)
+            with daemon.client("back") as client:
+                for offset in offsets:
+                    self.assertEqual(client.read(offset, 4 * KIB), pattern(offset, 4 * KIB))
+            self.assertLess(self.used(daemon) - before, MIB)
+
+    def test_a_file_that_the_file_system_cannot_hold(self):
+        with Daemon() as daemon:
+            daemon.do("create huge 64P")
+            out = os.path.join(daemon.directory, "out")
+            status, _, said = self.run_ramet(daemon, "volume", "export", "huge", out)
+            self.assertNotEqual(status, 0)
+            self.assertGreater(len(said), 20)
+            self.assertEqual(self.run_ramet(daemon, "volume", "show", "huge")[0], 0)
 
 
 class N07(unittest.TestCase):
@@ -140,9 +254,18 @@ class N07(unittest.TestCase):
                 self.assertEqual(got, block, (command, offset, length, flags, base, error))
         return error
 
+    def check_everything(self, client):
+        """The map, and all that it calls data: the blocks of the model and nothing else but zeros."""
+        for offset, length, state in client.extents():
+            for at in range(offset, offset + length, 4 * KIB) if not state & ZERO else ():
+                self.assertEqual(client.read(at, 4 * KIB), self.model.get(at, bytes(4 * KIB)), at)
+        for base, block in self.model.items():
+            self.assertEqual(client.read(base, 4 * KIB), block)
+
     def test_ranges(self):
         ranges = [(1024, 512), (512, 4096), (0, 4294966784), (0, 2**32 - 1), (4 * GIB - 512, 1024),
-                  (self.SIZE - 512, 1024), (self.SIZE - 4096, 4096)]
+                  (self.SIZE - 512, 1024), (self.SIZE - 4096, 4096),
+                  (2**64 - 512, 1024), (2**64 - 4096, 4096), (2**63, 2**32 - 1)]
         with Daemon() as daemon:
             daemon.do(f"create disk {self.SIZE}")
             with daemon.client("disk") as client:
@@ -157,6 +280,7 @@ class N07(unittest.TestCase):
                                 self.assertIn(error, (0, ENOTSUP))
                             else:
                                 self.assertIn(error, (0, EINVAL, EOVERFLOW))
+                    self.check_everything(client)
                 self.assertEqual(client.do(ZEROES, 4096, 4096, 1 << 9)[0], EINVAL)
                 self.assertEqual(client.do(99, 0, 512)[0], EINVAL)
 
@@ -264,6 +388,57 @@ class N09(unittest.TestCase):
                 self.scribble(client, 200, 2)
                 self.check(client)
 
+    def test_unaligned_questions(self):
+        with Daemon() as daemon:
+            daemon.do(f"create disk {self.SIZE}")
+            with daemon.client("disk") as client:
+                self.scribble(client, 200, 4)
+                chance = random.Random(5)
+                whole = client.extents()
+                state_at = lambda at: next(state for offset, length, state in whole if offset <= at < offset + length)
+                for _ in range(300):
+                    offset = chance.randrange(self.SIZE - 1)
+                    length = min(chance.choice((1, 511, 512, 4096, 70000, self.SIZE)), self.SIZE - offset)
+                    got = client.extents(offset, length)
+                    self.assertEqual(sum(size for _, size, _ in got), length)
+                    for begin, size, state in got:
+                        self.assertEqual((state_at(begin), state_at(begin + size - 1)), (state, state))
+
+    def maps(self, daemon, name):
+        """What `nbdinfo --map` says, twice, compared with plain reads."""
+        tell = lambda: json.loads(subprocess.run(["nbdinfo", "--map", "--json", daemon.uri(name)], check=True,
+                                                 capture_output=True).stdout)
+        extents = tell()
+        self.assertEqual(extents, tell())
+        with daemon.client(name) as client:
+            for extent in extents:
+                for at in range(extent["offset"], extent["offset"] + extent["length"], 8 * MIB) if extent["type"] & ZERO else ():
+                    size = min(8 * MIB, extent["offset"] + extent["length"] - at)
+                    self.assertEqual(client.read(at, size), bytes(size))
+        return extents
+
+    def data_blocks(self, daemon, name):
+        return {block for extent in self.maps(daemon, name) if not extent["type"] & ZERO
+                for block in range(extent["offset"] // 4096, (extent["offset"] + extent["length"]) // 4096)}
+
+    def test_the_map_stays_true_when_blocks_move(self):
+        # Sealed, collected, restarted: places change, what they hold does not.
+        with Daemon() as daemon:
+            daemon.do(f"create disk {self.SIZE}")
+            with daemon.client("disk") as client:
+                self.scribble(client, 400, 6)
+                data = self.check(client)
+            daemon.do("snapshot disk snap")
+            daemon.do("fork snap child")
+            before = {name: self.data_blocks(daemon, name) for name in ("disk", "snap", "child")}
+            for move in (daemon.seal, daemon.restart):
+                move()
+                for name, blocks in before.items():
+                    # Data that turned out to be zero may be called so from then on.
+                    self.assertLessEqual(self.data_blocks(daemon, name), blocks)
+                    with daemon.client(name) as client:
+                        self.assertEqual(self.check(client), data)
+
     def test_under_load(self):
         # A writer only ever adds data to one half: what is reported as zero there must have been zero when asked.
         with Daemon() as daemon:
@@ -294,7 +469,7 @@ class N09(unittest.TestCase):
                 self.check(client)
 
 
-NEEDS = {"N04": ["nbdinfo", "nbdcopy"], "N09": ["nbdcopy", "qemu-img"]}
+NEEDS = {"N04": ["nbdinfo", "nbdcopy"], "N06Cli": ["nbdinfo"], "N09": ["nbdcopy", "qemu-img", "nbdinfo"]}
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(NEEDS)

@@ -269,6 +269,10 @@ class TestDaemon:
     def stat(self):
         return json.loads(self.do("stat"))
 
+    def seal(self):
+        """Moves everything out of the log."""
+        self.do("seal")
+
     def resident_bytes(self):
         with open(f"/proc/{self.process.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

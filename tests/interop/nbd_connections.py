@@ -63,7 +63,8 @@ class N11(unittest.TestCase):
     def test_wrong_options(self):
         long_name = struct.pack(">I", 100) + b"disk" + struct.pack(">H", 0)
         with Client(self.daemon.socket) as client:
-            self.expect(client, 4242, b"", ERR_UNSUP)
+            for unknown in (4, 11, 12, 4242, 0, 2**32 - 1):
+                self.expect(client, unknown, b"", ERR_UNSUP)
             self.expect(client, 4242, b"data", ERR_UNSUP)
             self.expect(client, LIST, b"data", ERR_INVALID)
             self.expect(client, GO, long_name, ERR_INVALID)
@@ -73,7 +74,9 @@ class N11(unittest.TestCase):
             self.expect(client, GO, struct.pack(">I", 0xFFFFFFFF) + b"disk", ERR_INVALID)
             self.expect(client, INFO, Client.info("nobody"), ERR_UNKNOWN)
             self.expect(client, GO, Client.info("x" * 4096), ERR_UNKNOWN)
-            self.expect(client, GO, Client.info("x" * 5000), ERR_INVALID, ERR_TOO_BIG)
+            for size in (4097, 5000):
+                self.expect(client, GO, Client.info("x" * size), ERR_INVALID, ERR_TOO_BIG)
+                self.expect(client, SET_META, Client.meta("x" * size, ["base:allocation"]), ERR_INVALID, ERR_TOO_BIG)
             self.expect(client, GO, Client.info(b"d\xffsk"), ERR_UNKNOWN, ERR_INVALID)
             self.expect(client, GO, Client.info(b"disk\0"), ERR_INVALID, ERR_UNKNOWN)
             self.expect(client, 4242, bytes(64 * KIB), ERR_UNSUP, ERR_TOO_BIG)
@@ -119,6 +122,13 @@ class N11(unittest.TestCase):
         with Client(self.daemon.socket) as client:
             client.send_option(EXPORT_NAME, b"nobody")
             self.assertTrue(self.closed(client))
+        for name in (b"x" * 4097, b"disk\0", b"\0"):
+            with Client(self.daemon.socket) as client:
+                client.send_option(EXPORT_NAME, name)
+                self.assertTrue(self.closed(client))
+        with Client(self.daemon.socket) as client:
+            client.send(struct.pack(">QII", OPTION_MAGIC, EXPORT_NAME, 2**32 - 1))
+            self.assertTrue(self.closed(client))
         with Client(self.daemon.socket) as client:
             client.send(struct.pack(">QII", 12345, GO, 0))
             self.assertTrue(self.closed(client))
@@ -145,6 +155,25 @@ class N11(unittest.TestCase):
                     data += raw.recv(4096)
                 self.assertEqual(struct.unpack(">Q", data[:8])[0], MIB)
                 self.assertEqual(data[-528:], struct.pack(">IIQ", SIMPLE_MAGIC, 0, 5) + bytes(512))
+
+    def test_nothing_is_sent_before_the_ack(self):
+        # A read behind GO in the same bytes is answered after GO's last reply, and every reply has its exact length.
+        with Client(self.daemon.socket) as client:
+            client.send(struct.pack(">QII", OPTION_MAGIC, LIST, 0) + struct.pack(">QII", OPTION_MAGIC, GO, 10) +
+                        Client.info("disk") + client.header(READ, 0, 512) + client.header(DISC))
+            self.assertEqual(client.option_reply(LIST)[0], REP_ACK)
+            kind, replies = client.option_reply(GO)
+            self.assertEqual((kind, [len(data) for code, data in replies if code == REP_INFO]), (REP_ACK, [12, 14]))
+            self.assertEqual(client.read_reply(), (1, 0, bytes(512)))
+            self.assertEqual(client.socket.recv(1), b"")
+
+    def test_info_opens_nothing(self):
+        with Client(self.daemon.socket) as client:
+            client.agree_structured()
+            self.assertEqual(client.option(INFO, Client.info("disk"))[0], REP_ACK)
+            self.assertEqual(client.option(SET_META, Client.meta("disk", ["base:allocation"]))[0], REP_ACK)
+            self.daemon.do("rm disk")
+            self.assertEqual(client.option(GO, Client.info("disk"))[0], ERR_UNKNOWN)
 
     def test_silent_clients_are_dropped(self):
         with Daemon(negotiation_ms=300) as daemon:
@@ -232,6 +261,43 @@ class N12(unittest.TestCase):
             daemon.do(f"create disk {64 * MIB}")
             with daemon.client("disk") as client:
                 self.assertEqual(client.read(0, 64 * KIB), bytes(64 * KIB))
+
+    def test_large_requests_of_the_dead(self):
+        # Payload memory comes back too, also from those who were waiting for it.
+        with Daemon(payload_bytes=64 * MIB) as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            with daemon.client("disk") as client:
+                self.assertEqual(client.write(0, pattern(1, 16 * MIB)), 0)
+            for number in range(60):
+                with daemon.client("disk") as client:
+                    for _ in range(4):
+                        client.post(READ, 0, 16 * MIB)
+                    if number % 2:
+                        client.send(client.header(WRITE, 32 * MIB, 16 * MIB) + b"X" * 100000)
+            daemon.wait_idle()
+            self.assertEqual(daemon.stat()["payload_bytes"], 0)
+            with daemon.client("disk") as client:
+                self.assertEqual(client.read(32 * MIB, 64 * KIB), bytes(64 * KIB))
+            daemon.wait_idle()
+            daemon.do("rm disk")
+
+    def test_more_clients_than_places(self):
+        # The rest waits in the listener's queue and is served when others leave.
+        with Daemon() as daemon:
+            daemon.do(f"create disk {64 * MIB}")
+            clients = [daemon.client("disk") for _ in range(256)]
+            late = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            late.settimeout(GUARD_SECONDS)
+            late.connect(daemon.socket)
+            self.assertEqual(clients[-1].read(0, 512), bytes(512))
+            self.assertEqual(daemon.stat()["connections"], 256)
+            clients.pop().close()
+            self.assertEqual(late.recv(8), b"NBDMAGIC")
+            late.close()
+            for client in clients:
+                client.close()
+            daemon.wait_idle()
+            daemon.do("rm disk")
 
     def test_requests_before_disc_are_applied(self):
         with Daemon() as daemon:

@@ -237,6 +237,8 @@ static void run_command(struct nbd_server *server, char *line)
     if (verb && strcmp(verb, "flush") == 0) {
         result = store_flush(store);
         snprintf(err.text, sizeof err.text, "flush: %s", strerror(-result));
+    } else if (verb && strcmp(verb, "seal") == 0) {
+        result = store_seal(store, &err);
     } else if (verb && first && strcmp(verb, "rm") == 0) {
         result = command_rm(first, &err);
     } else if (verb && second && strcmp(verb, "create") == 0) {

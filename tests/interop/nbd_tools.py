@@ -93,7 +93,18 @@ class Tools(unittest.TestCase):
         self.assertEqual([(extent["offset"], extent["length"], extent["type"]) for extent in mapped],
                          [(0, MIB, 3), (MIB, 8192, 0), (MIB + 8192, MIB - 8192, 3), (2 * MIB, MIB, 2),
                           (3 * MIB, self.SIZE - 3 * MIB, 3)])
+        mapped = json.loads(run("nbdinfo", "--map=ramet:shared", "--json", self.uri))
+        self.assertEqual([(extent["length"], extent["type"]) for extent in mapped], [(self.SIZE, 0)])
         self.daemon.do("snapshot disk snap")
+        self.daemon.do("fork snap child")
+        with self.daemon.client("child") as client:
+            self.assertEqual(client.write(MIB, b"y" * 4096), 0)
+        mapped = json.loads(run("nbdinfo", "--map=ramet:shared", "--json", self.daemon.uri("child")))
+        self.assertEqual([(extent["offset"], extent["length"], extent["type"]) for extent in mapped],
+                         [(0, MIB, 1), (MIB, 4096, 0), (MIB + 4096, self.SIZE - MIB - 4096, 1)])
+        totals = json.loads(run("nbdinfo", "--map=ramet:shared", "--totals", "--json", self.daemon.uri("child")))
+        self.assertEqual({entry["type"]: entry["size"] for entry in totals}, {0: 4096, 1: self.SIZE - 4096})
+        self.daemon.do("rm child")
         self.assertEqual(sorted(export["export-name"] for export in
                                 json.loads(run("nbdinfo", "--json", "--list", self.daemon.uri("")))["exports"]),
                          ["disk", "snap"])
@@ -168,6 +179,8 @@ class Import(unittest.TestCase):
 
 if __name__ == "__main__":
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    if "fio" not in missing and "nbd" not in run("fio", "--enghelp").split():
+        missing.append("fio with its engine nbd")
     if missing:
         print("skipped: not installed: " + ", ".join(missing))
         sys.exit(77)
