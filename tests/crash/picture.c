@@ -356,7 +356,7 @@ const struct picture_doc *picture_doc(const struct picture *picture, uint64_t id
 // ---- Comparison ----
 
 // Data that is all zeros becomes "zero" when it is sealed; nothing else may change, nor become unmapped.
-static bool same_kind(uint8_t a, uint8_t b, const uint8_t *bytes)
+bool picture_same_kind(uint8_t a, uint8_t b, const uint8_t *bytes)
 {
     bool zeros = bytes[0] == 0 && memcmp(bytes, bytes + 1, BLOCK_SIZE - 1) == 0;
     bool sealed = (a == EXTENT_DATA && b == EXTENT_ZERO) || (a == EXTENT_ZERO && b == EXTENT_DATA);
@@ -377,7 +377,7 @@ static bool content_differs(const struct picture_content *a, const struct pictur
         unsigned at = 0;
         while (at < BLOCK_SIZE && x[at] == y[at])
             at++;
-        if (at == BLOCK_SIZE && same_kind(a->kinds[i], b->kinds[i], x))
+        if (at == BLOCK_SIZE && picture_same_kind(a->kinds[i], b->kinds[i], x))
             continue;
         snprintf(why, why_size, "%s %llu block %llu: extent kind %u and %u, bytes %s from %u (%02x and %02x)",
                 what, (unsigned long long)id, (unsigned long long)layout_number(vast, i), a->kinds[i],

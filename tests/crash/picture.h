@@ -48,6 +48,8 @@ struct picture {
 // without, the first failed read ends it with its errno and `where`.
 int picture_take(struct sim_world *world, struct store *store, bool tolerant, struct picture *ret_picture);
 void picture_free(struct picture *picture);
+// Whether a block with these bytes may be of the one kind before a checkpoint and of the other after it.
+bool picture_same_kind(uint8_t a, uint8_t b, const uint8_t *bytes);
 // Says in `why` where two pictures differ; false when they do not.
 bool picture_differ(const struct picture *a, const struct picture *b, char *why, size_t why_size);
 

@@ -42,14 +42,14 @@ bool scenarios_never_full(struct scenario_result *result)
 // One block that is never written again holds nothing up, nor do snapshots that come and go.
 bool scenarios_idle_block(struct scenario_result *result)
 {
-    for (uint64_t seed = 1; seed <= 8; seed++) {
+    for (uint64_t seed = 1; seed <= 4; seed++) {
         struct script script;
         script_begin(&script, seed, &scenarios_small_log, &(struct sim_options){.loop_count = 4});
         uint64_t random = seed;
         struct model_volume *idle = script_create(&script, 16 * BLOCK_SIZE, NULL);
         script_wait(&script, script_write(&script, idle, 0, 16 * BLOCK_SIZE, VOLUME_FUA));
         struct model_volume *busy = script_create(&script, 150 * BLOCK_SIZE, NULL);
-        for (unsigned i = 0; i < 500 && !script.failed; i++) {
+        for (unsigned i = 0; i < 260 && !script.failed; i++) {
             uint64_t first = sim_random_below(&random, 130), count = 1 + sim_random_below(&random, 20);
             script_wait(&script, script_write(&script, busy, first * BLOCK_SIZE, count * BLOCK_SIZE, 0));
             if (i % 100 == 50)
@@ -58,7 +58,7 @@ bool scenarios_idle_block(struct scenario_result *result)
                 script_doc_delete(&script, script.model->doc[i / 100]);
                 script_delete(&script, script.model->volume[2 + i / 100]);
             }
-            if (i == 250)
+            if (i == 130)
                 script_look(&script);
         }
         if (!end(&script, result))
