@@ -138,7 +138,7 @@ void node_cache_insert_locked(
     struct cache_entry *entry = *place, **bucket = bucket_of(cache, stripe, locator);
     entry->node.locator = locator;
     memcpy(entry->node.slots, slots, sizeof entry->node.slots);
-    atomic_store_explicit(&entry->recent, true, memory_order_relaxed);
+    atomic_store_explicit(&entry->recent, false, memory_order_relaxed); // until somebody finds it
     entry->next = *bucket;
     *bucket = entry;
 }

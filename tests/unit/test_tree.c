@@ -52,17 +52,9 @@ struct world {
 // ---- The log: only counts. These replace the library's own. ----
 
 static int64_t log_counts[FILES_MAX];
-static void (*between)(
-        void); // a copier has read a slot and takes its reference now: what others do just then
 
 void log_ref(struct log *log, locator_t locator, uint64_t count)
 {
-    void (*others)(void) = between;
-    between = NULL;
-    if (others != NULL) {
-        others();
-        assert_true(log_counts[locator_log_file(locator)] > 0); // else the file may be gone
-    }
     log_counts[locator_log_file(locator)] += (int64_t)count;
 }
 
@@ -537,61 +529,6 @@ static void test_writes_read_no_metadata(void **state)
     assert_int_equal(atomic_load(&space.nodes), 0);
 }
 
-// ---- Two loops at one node ----
-
-static struct pair {
-    struct tree_space space;
-    struct tree patched, copied;
-    uint64_t copier;
-    struct tree_garbage garbage;
-} pair;
-
-static locator_t forward_all(void *context, locator_t log)
-{
-    return twin_of(log);
-}
-
-static void patch_other(void)
-{
-    uint64_t position = 0;
-    unsigned budget = 100;
-    assert_true(tree_patch(&pair.space, &pair.patched, forward_all, NULL, &pair.garbage, &position, &budget));
-}
-
-// Two volumes share a leaf; one loop patches it while the other copies it.
-static void test_copy_while_patched(void **state)
-{
-    uint64_t owner;
-    struct tree base = tree_empty(512);
-    memset(log_counts, 0, sizeof log_counts);
-    memset(&pair, 0, sizeof pair);
-    pair.space.log = (struct log *)&pair;
-    owner = tree_new_owner(&pair.space);
-    tree_put(&pair.space, &base, owner, 7, 2, locator_log(3, 20));
-    pair.patched = tree_share(base);
-    pair.copied = tree_share(base);
-    pair.copier = tree_new_owner(&pair.space);
-    between = patch_other;
-    tree_put(&pair.space, &pair.copied, pair.copier, 100, 1, locator_log(4, 0));
-    assert_null(between); // it came to that
-    expect_run(&pair.space, &pair.patched, 7, 2, twin_of(locator_log(3, 20)), 2);
-    expect_run(&pair.space, &base, 7, 2, twin_of(locator_log(3, 20)), 2);
-    expect_run(&pair.space, &pair.copied, 7, 2, locator_log(3, 20), 2);
-    assert_int_equal(log_counts[3], 4); // the copy's, and those in the garbage
-    tree_garbage_free(&pair.space, &pair.garbage);
-    assert_int_equal(log_counts[3], 2);
-    pair.patched = base; // both had it; and the copy is patched in its turn
-    tree_drop(&pair.space, &pair.patched);
-    tree_drop(&pair.space, &base);
-    pair.patched = pair.copied;
-    patch_other();
-    expect_run(&pair.space, &pair.patched, 7, 2, twin_of(locator_log(3, 20)), 2);
-    tree_garbage_free(&pair.space, &pair.garbage);
-    assert_true(log_counts[3] == 0 && log_counts[4] == 0);
-    tree_drop(&pair.space, &pair.patched);
-    assert_int_equal(atomic_load(&pair.space.nodes), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -601,7 +538,6 @@ int main(void)
             cmocka_unit_test(test_grow_keeps_content),
             cmocka_unit_test(test_diff_of_heights),
             cmocka_unit_test(test_writes_read_no_metadata),
-            cmocka_unit_test(test_copy_while_patched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
