@@ -315,7 +315,7 @@ static int has_bytes_at(struct walker *self, uint64_t block, bool *ret_has)
 
 static int check_size(struct walker *self, struct checked_file *file)
 {
-    bool last, more;
+    bool last = false, more = false;
     int r = has_bytes_at(self, self->file_blocks - 1, &last);
     if (r == 0)
         r = has_bytes_at(self, self->file_blocks, &more);
