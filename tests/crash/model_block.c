@@ -243,7 +243,7 @@ static bool base_may_be_data(const struct judge *judge, const struct model_base 
     if (base == NULL || index >= base->block_count)
         return false;
     const struct picture_base *shown = judge->picture ? picture_base(judge->picture, base->id) : NULL;
-    if (shown != NULL && index < shown->content.count)
+    if (shown != NULL && index < shown->content.count && shown->content.kinds[index] < PICTURE_UNKNOWN)
         return shown->content.kinds[index] == EXTENT_DATA;
     return true;
 }
@@ -310,7 +310,7 @@ void model_block_judge_content(struct judge *judge, const struct rule *rule, con
         uint64_t left = content->size_bytes - number * BLOCK_SIZE;
         unsigned to = left < BLOCK_SIZE ? (unsigned)left : BLOCK_SIZE;
         model_block_judge(judge, rule, what, parent, &block[i], i, number, bytes, 0, to);
-        if (to == BLOCK_SIZE)
+        if (to == BLOCK_SIZE && content->kinds[i] != PICTURE_UNKNOWN)
             judge_kind(judge, what, parent, &block[i], i, number, bytes, content->kinds[i]);
     }
     if (content->data_outside)

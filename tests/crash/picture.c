@@ -155,8 +155,12 @@ static void extents_done(struct volume_extents *extents, int result)
     struct extents_call *call = (struct extents_call *)extents;
     for (unsigned i = 0; result == 0 && i < extents->count; i++)
         take_extent(call->content, call->room[i].offset, call->room[i].length, call->room[i].kind);
-    if (result < 0)
+    if (result < 0) {
         failed(call->taking, result, "extents of a %s", call->volume != NULL ? "volume" : "base");
+        for (uint64_t i = 0; i < call->content->count; i++)
+            if (call->content->kinds[i] == 0)
+                call->content->kinds[i] = PICTURE_UNKNOWN;
+    }
     extents->offset += extents->covered_bytes;
     extents->length -= extents->covered_bytes;
     if (result == 0 && extents->length > 0)

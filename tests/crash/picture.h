@@ -10,7 +10,8 @@
 #include "snapshot/volume.h"
 #include "tests/sim/sim_world.h"
 
-enum { PICTURE_UNREADABLE = 99 }; // as an extent kind: the read gave an error
+// As an extent kind: the read gave an error; the extents did, and the read did not.
+enum { PICTURE_UNREADABLE = 99, PICTURE_UNKNOWN = 98 };
 
 struct picture_content {
     uint64_t size_bytes;

@@ -15,6 +15,7 @@ struct sim_rows {
     unsigned references;
     size_t count;
     uint64_t bytes;
+    bool damaged;
     struct checkpoint_row row[];
 };
 
@@ -70,13 +71,6 @@ uint64_t sim_rows_bytes(const struct sim_rows *rows)
     return rows ? rows->bytes : 0;
 }
 
-struct sim_rows *sim_rows_flipped(const struct sim_rows *rows, size_t index, size_t offset, unsigned bit)
-{
-    struct sim_rows *copy = sim_rows_create(rows->row, rows->count);
-    ((uint8_t *)copy->row[index].value)[offset] ^= (uint8_t)(1u << bit);
-    return copy;
-}
-
 // ---- On the disk ----
 
 int sim_checkpoint_set_rows(struct sim_disk *disk, struct sim_node *node, struct sim_rows *rows)
@@ -96,22 +90,16 @@ int sim_checkpoint_set_rows(struct sim_disk *disk, struct sim_node *node, struct
     return 0;
 }
 
-int sim_checkpoint_flip(struct sim_disk *disk, const char *directory, uint64_t seed)
+int sim_checkpoint_damage(struct sim_disk *disk, const char *directory)
 {
     struct sim_node *node = sim_disk_name_find(&disk->live, directory);
-    size_t count = node ? sim_rows_count(node->rows) : 0;
-    for (unsigned attempt = 0; attempt < 100 && count > 0; attempt++) {
-        size_t index = sim_random_below(&seed, count), size = sim_rows_at(node->rows, index)->size;
-        if (size == 0)
-            continue;
-        size_t offset = sim_random_below(&seed, size);
-        struct sim_rows *flipped =
-                sim_rows_flipped(node->rows, index, offset, (unsigned)sim_random_below(&seed, 8));
-        sim_rows_drop(node->rows);
-        node->rows = flipped;
-        return 0;
-    }
-    return -ENOENT;
+    if (node == NULL || node->rows == NULL)
+        return -ENOENT;
+    struct sim_rows *damaged = sim_rows_create(node->rows->row, node->rows->count);
+    damaged->damaged = true;
+    sim_rows_drop(node->rows);
+    node->rows = damaged;
+    return 0;
 }
 
 // ---- The seam ----
@@ -139,6 +127,11 @@ static int checkpoint_open(
         result = node->directory ? -ENOENT : -ENOTDIR;
         sim_disk_close(world->disk, node);
         return error_set(err, result, "there is no checkpoint in %s", directory);
+    }
+    if (node->rows != NULL && node->rows->damaged) {
+        sim_disk_close(world->disk, node);
+        return error_set(
+                err, -EBADMSG, "a row of the checkpoint in %s does not match its checksum", directory);
     }
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (checkpoint == NULL || (checkpoint->path = strdup(directory)) == NULL)

@@ -19,12 +19,11 @@ struct sim_rows *sim_rows_drop(struct sim_rows *rows);  // accepts NULL, returns
 size_t sim_rows_count(const struct sim_rows *rows);
 const struct checkpoint_row *sim_rows_at(const struct sim_rows *rows, size_t index);
 uint64_t sim_rows_bytes(const struct sim_rows *rows);
-// The same rows with one bit of one value flipped.
-struct sim_rows *sim_rows_flipped(const struct sim_rows *rows, size_t index, size_t offset, unsigned bit);
 
 // Replaces the rows of a directory, at once and durably; takes `rows` over. -ENOSPC: no room on the disk.
 int sim_checkpoint_set_rows(struct sim_disk *disk, struct sim_node *node, struct sim_rows *rows);
-// For tests: flips a bit of some row, by seed. -ENOENT: there is none in this directory.
-int sim_checkpoint_flip(struct sim_disk *disk, const char *directory, uint64_t seed);
+// For tests: damages the rows. Like a file whose checksums do not match, they cannot be opened any more:
+// -EBADMSG. -ENOENT: there are none in this directory.
+int sim_checkpoint_damage(struct sim_disk *disk, const char *directory);
 
 extern const struct checkpoint_db_ops sim_checkpoint_ops;
