@@ -86,6 +86,9 @@ struct loop_ops {
     int (*lock_file)(struct loop *loop, int fd);
     // Bytes that may still be written to the file system of `path` (blocks shortly); NULL = no limit known.
     uint64_t (*free_bytes)(struct loop *loop, const char *path);
+    // Bytes that the files and directories from `path` down take on the file system (blocks shortly); NULL =
+    // not known.
+    uint64_t (*used_bytes)(struct loop *loop, const char *path);
     // Set by the simulator only: the order of everything is given by a seed, one thread runs all loops and
     // stands still while a task (task.h) runs; and its own keeping of checkpoints (checkpoint_db.h).
     bool deterministic;

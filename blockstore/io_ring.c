@@ -11,10 +11,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/random.h>
 #include <time.h>
@@ -337,6 +339,29 @@ static uint64_t ring_free_bytes(struct loop *loop, const char *path)
     return statvfs(path, &stat) == 0 ? (uint64_t)stat.f_bavail * stat.f_frsize : UINT64_MAX;
 }
 
+// As du counts. What cannot be looked at, or goes meanwhile, counts nothing.
+static uint64_t ring_used_bytes(struct loop *loop, const char *path)
+{
+    struct stat stat;
+    if (lstat(path, &stat) < 0)
+        return 0;
+    uint64_t bytes = (uint64_t)stat.st_blocks * 512;
+    DIR *directory = S_ISDIR(stat.st_mode) ? opendir(path) : NULL;
+    if (directory == NULL)
+        return bytes;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        char *below = NULL;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (asprintf(&below, "%s/%s", path, entry->d_name) < 0)
+            abort();
+        bytes += ring_used_bytes(loop, below);
+        free(below);
+    }
+    closedir(directory);
+    return bytes;
+}
+
 static const struct loop_ops ring_ops = {
         .submit = ring_submit,
         .post = ring_post,
@@ -349,6 +374,7 @@ static const struct loop_ops ring_ops = {
         .list_dir = ring_list_dir,
         .lock_file = ring_lock_file,
         .free_bytes = ring_free_bytes,
+        .used_bytes = ring_used_bytes,
 };
 
 int io_ring_loop_create(unsigned index, unsigned entries, struct loop **ret_loop)

@@ -5,6 +5,8 @@
 
 #include "snapshot/check.h"
 #include "snapshot/checkpoint.h"
+#include "snapshot/collect.h"
+#include "snapshot/scrub.h"
 #include "snapshot/space.h"
 
 #include <errno.h>
@@ -26,15 +28,16 @@ struct background {
     _Atomic bool pressed, closing, loaded;
     _Atomic int last_error;
     struct loop_work pressure_work;
-    struct background_job seal, load; // its own
-    bool sealing;                     // loop 0: `seal` is queued or runs
-    uint64_t failed_ns;               // loop 0: when the last seal failed; 0 = it did not
+    struct background_job seal, load, gc; // its own
+    bool sealing, collecting;             // loop 0: `seal`, `gc` is queued or runs
+    uint64_t failed_ns, gc_failed_ns;     // loop 0: when the last one failed; 0 = it did not
     struct loop_work begin_work, ended_work;
     struct loop_timer timer;
     uint64_t tick_seq, sealed_seq; // loop 0: last change at the last tick; before the last seal
 };
 
 static void start_next(struct background *self);
+static void enqueue(struct background *self, struct background_job *job, bool first);
 
 static int run_job(struct background *self, struct task *task, struct background_job *job)
 {
@@ -44,6 +47,10 @@ static int run_job(struct background *self, struct task *task, struct background
         return checkpoint_run(task, store, &self->err);
     case BACKGROUND_CHECK:
         return check_run(task, store, job->damaged, job->context, &job->result.check, &self->err);
+    case BACKGROUND_GC:
+        return collect_run(task, store, job->flags, &job->result.gc, &self->err);
+    case BACKGROUND_SCRUB:
+        return scrub_run(task, store, job->damaged, job->context, &job->result.scrub, &self->err);
     case BACKGROUND_LOAD:
         return load_fingerprints(task, store, &self->err);
     default:
@@ -58,14 +65,37 @@ static void task_run(struct task *task, void *context)
                                                : run_job(self, task, self->running);
 }
 
+// ---- Collecting of itself: after a seal, when that could give back enough ----
+
+static void gc_done(struct background_job *job, int result, const struct error *err)
+{
+    struct background *self = job->store->background;
+    self->collecting = false;
+    self->gc_failed_ns = result < 0 ? loop_now_ns(self->store->loops[0]) : 0;
+}
+
+static void collect_of_itself(struct background *self, int sealed)
+{
+    bool soon = self->gc_failed_ns != 0 && loop_now_ns(self->store->loops[0]) - self->gc_failed_ns < RETRY_NS;
+    bool may = sealed == 0 || sealed == -ENOSPC;
+    if (self->collecting || soon || !may || atomic_load(&self->closing) || !collect_wanted(self->store))
+        return;
+    self->collecting = true;
+    self->gc = (struct background_job){.kind = BACKGROUND_GC, .done = gc_done};
+    enqueue(self, &self->gc, false);
+}
+
 // Room in the log depends on it: appends wait for a seal that can succeed, and are refused after one that
 // failed.
-static void after_seal(struct background *self)
+static void after_seal(struct background *self, enum background_kind kind, int result)
 {
     struct log *log = self->store->log;
-    self->failed_ns = self->result < 0 ? loop_now_ns(self->store->loops[0]) : 0;
+    self->failed_ns = result < 0 ? loop_now_ns(self->store->loops[0]) : 0;
+    if (kind == BACKGROUND_SEAL)
+        collect_of_itself(self, result);
     log_check_growth(log);
-    log_set_relief(log, self->result == 0 && space_may_grow(self->store));
+    bool room = result == 0 && space_may_grow(self->store);
+    log_set_relief(log, room || (kind == BACKGROUND_SEAL && self->collecting));
 }
 
 static void ended_on_loop(struct loop_work *work)
@@ -75,9 +105,13 @@ static void ended_on_loop(struct loop_work *work)
     struct error err = self->err;
     int result = self->result;
     self->running = NULL;
+    if (result == -EAGAIN && (job->kind == BACKGROUND_GC || job->kind == BACKGROUND_SCRUB)) {
+        enqueue(self, job, false); // it gave way
+        return;
+    }
     if (job->kind == BACKGROUND_SEAL || job->kind == BACKGROUND_GC) {
         atomic_store(&self->last_error, result == -ECANCELED ? 0 : result);
-        after_seal(self);
+        after_seal(self, job->kind, result);
     }
     job->done(job, result, &err);
     start_next(self);

@@ -44,6 +44,25 @@ static int run_job(struct store *store, struct job_wait *wait, struct error *err
     return wait->result;
 }
 
+int store_gc(struct store *store, unsigned flags, struct store_gc_result *ret_result, struct error *err)
+{
+    struct job_wait wait = {.job = {.kind = BACKGROUND_GC, .flags = flags}};
+    int r = run_job(store, &wait, err);
+    if (r == 0)
+        *ret_result = wait.job.result.gc;
+    return r;
+}
+
+int store_scrub(struct store *store, void (*damaged)(void *context, const char *sentence), void *context,
+        struct store_scrub_result *ret_result, struct error *err)
+{
+    struct job_wait wait = {.job = {.kind = BACKGROUND_SCRUB, .damaged = damaged, .context = context}};
+    int r = run_job(store, &wait, err);
+    if (r == 0)
+        *ret_result = wait.job.result.scrub;
+    return r;
+}
+
 int store_seal(struct store *store, struct error *err)
 {
     struct job_wait wait = {.job.kind = BACKGROUND_SEAL};

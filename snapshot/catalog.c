@@ -139,12 +139,19 @@ struct base *catalog_base_add(struct store *store, const struct base_info *info,
     return base;
 }
 
+// These may be dead now.
+static void gone(struct store *store, uint64_t blocks)
+{
+    atomic_fetch_add(&store->space.changed_blocks, blocks);
+}
+
 void catalog_base_release(struct store *store, struct base *base)
 {
     if (base->doc_refs > 0 || base->opens > 0)
         return;
     if (base->listed)
         erase((void **)store->catalog.bases, &store->catalog.base_count, BASE_ID_AT, base->info.id.value);
+    gone(store, volume_blocks_of(base->info.size_bytes));
     tree_drop(&store->space, &base->tree);
     free(base);
 }
@@ -245,6 +252,7 @@ static void doc_remove(struct store *store, struct doc_row *row)
     store->catalog.doc_bytes -= row->doc.body_bytes;
     doc_give_refs(store, &row->doc);
     blob_refs(store, row->blob_first, &row->doc, false);
+    gone(store, blob_blocks(&row->doc));
     doc_free(&row->doc);
     free(row);
 }
@@ -279,6 +287,7 @@ static void apply_delete(struct store *store, const struct txn_op *op)
     if (volume == NULL)
         return;
     erase((void **)store->catalog.volumes, &store->catalog.volume_count, VOLUME_ID_AT, op->id);
+    gone(store, volume_blocks_of(volume->info.size_bytes));
     tree_drop(&store->space, &volume->tree);
     free(volume);
 }
@@ -330,6 +339,7 @@ static void apply_doc_put(struct store *store, const struct txn_op *op, locator_
     old->blob_first = blob;
     blob_refs(store, blob, &doc, true);
     blob_refs(store, blob_before, &before, false);
+    gone(store, blob == blob_before ? 0 : blob_blocks(&before));
     doc_give_refs(store, &before);
     doc_free(&before);
 }

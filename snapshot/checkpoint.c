@@ -48,6 +48,7 @@ void checkpoint_close(struct store *store)
     if (checkpoint == NULL)
         return;
     cut_free(store, checkpoint->cut);
+    collect_close(store);
     checkpoint_db_close(checkpoint->db);
     checkpoint_rows_free(&checkpoint->rows);
     free(checkpoint);
@@ -260,5 +261,12 @@ int checkpoint_run(struct task *task, struct store *store, struct error *err)
 {
     bool earlier = store->checkpoint->cut != NULL; // that one does not hold what came since
     int r = run_once(task, store, err);
-    return r == 0 && earlier ? run_once(task, store, err) : r;
+    if (r == -ENOSPC && space_reserve_release(task, store))
+        r = run_once(task, store, err);
+    if (r == 0 && earlier)
+        r = run_once(task, store, err);
+    space_clear(task, store);
+    if (r == 0)
+        space_reserve_make(task, store);
+    return r;
 }

@@ -10,7 +10,9 @@
 #pragma once
 
 #include "blockstore/checkpoint_db.h"
+#include "snapshot/collect.h"
 #include "snapshot/node_cache.h"
+#include "snapshot/space.h"
 #include "snapshot/store_private.h"
 
 enum checkpoint_kind {
@@ -33,7 +35,7 @@ struct checkpoint_root {
     enum checkpoint_kind kind; // VOLUME, BASE or DOC
     uint64_t id;
     locator_t root;  // of a DOC: first block of the blob
-    unsigned height; // of a DOC: 0
+    unsigned height; // of a DOC: how many blocks
 };
 
 // All rows, as committed last.
@@ -87,7 +89,12 @@ struct checkpoint { // of a store; the background task's, but for what is marked
     struct cut *cut;                                              // made, and not yet committed
     uint64_t checkpoints, sealed_blocks, dedup_hits, zero_blocks; // loop 0 or task: statistics, atomic enough
     uint64_t mapped_blocks;
-    uint64_t load_segment; // footers before it are in the fingerprint index
+    uint64_t load_segment;         // footers before it are in the fingerprint index
+    struct collection *collection; // under way, between slices too; else NULL
+    struct collect_memory memory;
+    bool files_leave;          // some may be there that nothing names
+    bool reserve_made;         // as far as is known
+    struct space_use measured; // store->lock: the last time somebody looked
 };
 
 // cut.c

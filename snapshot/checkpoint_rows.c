@@ -6,7 +6,7 @@
 //   SEGMENT number  u32 generation, u16 kind, u16 zero, i32 level, u64 domain, u64 file bytes, u32 slots,
 //                   u32 present, u32 frames
 //   VOLUME id, BASE id   u64 root, u32 height
-//   DOC id          u64 first block of the blob
+//   DOC id          u64 first block of the blob, u32 blocks
 //   string: rows in order, each u8 kind, u64 id, u32 size, value
 // A reader refuses a higher version, unknown features and unknown kinds (-EPROTO).
 #include "snapshot/checkpoint.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_VERSION = 1, META_BYTES = 48, SEGMENT_BYTES = 48, ROOT_BYTES = 12, DOC_BYTES = 8, ROW_HEAD = 13 };
+enum { ROWS_VERSION = 1, META_BYTES = 48, SEGMENT_BYTES = 48, ROOT_BYTES = 12, ROW_HEAD = 13 };
 
 static void *grow(void *rows, size_t *capacity, size_t count, size_t size)
 {
@@ -115,8 +115,6 @@ static size_t encode_root(const struct checkpoint_root *root, uint8_t *bytes)
 {
     struct cursor c = cursor_make(bytes, ROOT_BYTES);
     cursor_put_u64(&c, root->root);
-    if (root->kind == CHECKPOINT_DOC)
-        return DOC_BYTES;
     cursor_put_u32(&c, root->height);
     return ROOT_BYTES;
 }
@@ -156,10 +154,10 @@ static int decode_segment(struct cursor *c, uint64_t number, struct segment_row 
 static int decode_root(struct cursor *c, struct checkpoint_root *root)
 {
     root->root = cursor_get_u64(c);
-    root->height = root->kind == CHECKPOINT_DOC ? 0 : cursor_get_u32(c);
-    bool sealed = locator_is_segment(root->root) && locator_segment_slot(root->root) < SEGMENT_SLOTS_MAX;
+    root->height = cursor_get_u32(c);
+    bool sealed = locator_is_segment(root->root);
     if (root->kind == CHECKPOINT_DOC)
-        return sealed ? 0 : -EBADMSG;
+        return sealed && root->height >= 1 && root->height <= DOC_BLOB_MAX / BLOCK_SIZE ? 0 : -EBADMSG;
     bool fill = root->root == LOCATOR_ZERO || root->root == LOCATOR_UNMAPPED;
     return (sealed || fill) && root->height >= 1 && root->height <= TREE_HEIGHT_MAX ? 0 : -EBADMSG;
 }

@@ -252,6 +252,8 @@ static locator_t look_up(
         unsigned count =
                 fingerprint_index_find(self->store->fingerprints, i == 0 ? fingerprint : public, found);
         for (unsigned k = 0; k < count; k++) {
+            if (collect_doomed(self->store, found[k]))
+                continue;
             if (found[k] == expected)
                 return expected;
             if (best == 0)
@@ -395,6 +397,7 @@ static int seal_node(void *context, const locator_t *slots, unsigned level, loca
 static int seal_blob(struct seal *self, struct cut_root *root)
 {
     self->root = root;
+    root->row.height = (unsigned)root->blob_blocks;
     if (!locator_is_log(root->blob_first)) {
         root->row.root = root->blob_first;
         return 0;

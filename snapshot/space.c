@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "snapshot/space.h"
 
-#include "blockstore/segment.h"
+#include "snapshot/checkpoint.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PIECE_BYTES = 1 << 20 };
 static const uint64_t DEFAULT_RESERVE_BYTES = UINT64_C(64) << 20;
+static const uint64_t MARGIN_BYTES = UINT64_C(1) << 20; // file systems count coarsely
 
 uint64_t space_counted_bytes(struct store *store)
 {
@@ -14,11 +21,30 @@ uint64_t space_counted_bytes(struct store *store)
     return log.used_bytes + log.spare_bytes + segments.file_bytes + segments.leaving_bytes;
 }
 
+static uint64_t free_bytes(struct store *store)
+{
+    struct loop *loop = store->loops[0];
+    return loop->ops->free_bytes == NULL ? UINT64_MAX : loop->ops->free_bytes(loop, store->directory);
+}
+
+// A store with small log files is small.
+static uint64_t reserve_bytes(struct store *store)
+{
+    uint64_t reserve = store->config.reserve_bytes != 0 ? store->config.reserve_bytes : DEFAULT_RESERVE_BYTES;
+    if (store->config.reserve_bytes == 0 && store->config.log_file_bytes < reserve)
+        reserve = store->config.log_file_bytes;
+    return (reserve + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+}
+
+bool space_has(struct store *store, uint64_t bytes)
+{
+    uint64_t left = free_bytes(store);
+    return left >= MARGIN_BYTES && left - MARGIN_BYTES >= bytes;
+}
+
 bool space_may_grow(void *context)
 {
     struct store *store = context;
-    struct loop *loop = store->loops[0];
-    uint64_t reserve = store->config.reserve_bytes != 0 ? store->config.reserve_bytes : DEFAULT_RESERVE_BYTES;
     struct log_stat log;
     log_stat(store->log, &log);
     uint64_t file_bytes = log.budget_bytes / log.budget_files;
@@ -27,8 +53,131 @@ bool space_may_grow(void *context)
     if (store->config.quota_bytes != 0 &&
             space_counted_bytes(store) + unsealed + file_bytes > store->config.quota_bytes)
         return false;
-    if (loop->ops->free_bytes == NULL)
-        return true;
-    uint64_t free_bytes = loop->ops->free_bytes(loop, store->directory);
-    return free_bytes >= reserve + unsealed + file_bytes;
+    return free_bytes(store) >= reserve_bytes(store) + unsealed + file_bytes;
+}
+
+// ---- The reserve's file ----
+
+static char *reserve_path(struct store *store)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/reserve", store->directory) < 0)
+        abort();
+    return path;
+}
+
+bool space_reserve_release(struct task *task, struct store *store)
+{
+    char *path = reserve_path(store);
+    struct io_op unlink = {.code = IO_UNLINK, .path = path};
+    int64_t r = task_io(task, &unlink);
+    free(path);
+    store->checkpoint->reserve_made = false;
+    return r >= 0;
+}
+
+// Bytes that no file system stores in less room than they take.
+static void fill(uint8_t *bytes, size_t size, uint64_t seed)
+{
+    for (size_t i = 0; i < size; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        bytes[i] = (uint8_t)(seed >> 56);
+    }
+}
+
+static int write_reserve(struct task *task, struct store *store, int fd)
+{
+    uint64_t size = reserve_bytes(store);
+    uint8_t *piece = io_buffer_alloc(PIECE_BYTES);
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < size; at += PIECE_BYTES) {
+        fill(piece, PIECE_BYTES, at);
+        r = task_stopping(task) ? -ECANCELED
+                                : task_io_full(task, IO_WRITE, fd, piece,
+                                          size - at < PIECE_BYTES ? size - at : PIECE_BYTES, at);
+    }
+    io_buffer_free(piece);
+    struct io_op sync = {.code = IO_FDATASYNC, .fd = fd};
+    return r < 0 ? r : (int)task_io(task, &sync);
+}
+
+static bool is_whole(struct task *task, struct store *store, int fd)
+{
+    uint8_t *block = io_buffer_alloc(BLOCK_SIZE);
+    int r = task_io_full(task, IO_READ, fd, block, BLOCK_SIZE, reserve_bytes(store) - BLOCK_SIZE);
+    io_buffer_free(block);
+    return r == 0;
+}
+
+void space_reserve_make(struct task *task, struct store *store)
+{
+    if (store->checkpoint->reserve_made || store->read_only || task_stopping(task) ||
+            !space_may_grow(store) || !space_has(store, 4 * reserve_bytes(store)))
+        return;
+    char *path = reserve_path(store);
+    struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDWR | O_CREAT, .mode = 0600};
+    int64_t fd = task_io(task, &open);
+    int r = (int)fd;
+    if (fd >= 0) {
+        r = is_whole(task, store, (int)fd) ? 0 : write_reserve(task, store, (int)fd);
+        struct io_op shut = {.code = IO_CLOSE, .fd = (int)fd};
+        task_io(task, &shut);
+    }
+    store->checkpoint->reserve_made = r >= 0;
+    if (r < 0 && fd >= 0)
+        space_reserve_release(task, store); // half of it would only be in the way
+    free(path);
+}
+
+// ---- After a collection ----
+
+static void look_again(void *context)
+{
+    struct store *store = context;
+    log_check_growth(store->log);
+}
+
+void space_clear(struct task *task, struct store *store)
+{
+    struct segments_stat stat;
+    if (!store->checkpoint->files_leave || segments_collect_files(store->segments, task) < 0)
+        return; // at the next chance
+    segments_stat(store->segments, &stat);
+    store->checkpoint->files_leave = stat.leaving_bytes > 0;
+    task_call(task, store->loops[0], look_again, store);
+}
+
+// ---- Measuring ----
+
+static uint64_t used_below(struct store *store, const char *name)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", store->directory, name) < 0)
+        abort();
+    struct loop *loop = store->loops[0];
+    uint64_t bytes = loop->ops->used_bytes(loop, path);
+    free(path);
+    return bytes;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+void space_measure(struct store *store, struct space_use *ret_use)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    if (store->loops[0]->ops->used_bytes != NULL && loop_current() == NULL) {
+        struct space_use use = {.log_bytes = used_below(store, "log"),
+                .segment_bytes = used_below(store, "segments"),
+                .catalog_bytes = used_below(store, "catalog")};
+        use.other_bytes = less(used_below(store, "."), use.log_bytes + use.segment_bytes + use.catalog_bytes);
+        pthread_mutex_lock(&store->lock);
+        checkpoint->measured = use;
+        pthread_mutex_unlock(&store->lock);
+    }
+    pthread_mutex_lock(&store->lock);
+    *ret_use = checkpoint->measured;
+    pthread_mutex_unlock(&store->lock);
 }

@@ -395,6 +395,15 @@ static void stat_sealed(struct store *store, struct store_stat *stat)
     stat->sealed_blocks = store->checkpoint->sealed_blocks;
     stat->dedup_hits = store->checkpoint->dedup_hits;
     stat->zero_blocks = store->checkpoint->zero_blocks;
+    const struct collect_memory *memory = &store->checkpoint->memory;
+    stat->segment_slots_dead = atomic_load(&memory->dead_slots);
+    stat->unique_bytes = atomic_load(&memory->unique_blocks) * BLOCK_SIZE;
+    stat->mapped_bytes = atomic_load(&memory->mapped_blocks) * BLOCK_SIZE;
+    struct space_use use;
+    space_measure(store, &use);
+    stat->catalog_bytes = use.catalog_bytes;
+    stat->other_bytes = use.other_bytes;
+    stat->physical_bytes = use.log_bytes + use.segment_bytes + use.catalog_bytes + use.other_bytes;
 }
 
 void store_stat(struct store *store, struct store_stat *ret_stat)

@@ -282,6 +282,7 @@ static locator_t set_range(struct tree_space *space, locator_t slot, unsigned le
 void tree_put(struct tree_space *space, struct tree *tree, uint64_t owner, uint64_t block, uint64_t count,
         locator_t first)
 {
+    atomic_fetch_add_explicit(&space->changed_blocks, count, memory_order_relaxed);
     if (count > 0)
         tree->root = set_range(space, tree->root, tree->height - 1, owner, NULL, block, count, first);
 }
@@ -291,6 +292,7 @@ void tree_fill(struct tree_space *space, struct tree *tree, uint64_t owner, uint
 {
     if (count == 0 || tree->root == with)
         return;
+    atomic_fetch_add_explicit(&space->changed_blocks, count, memory_order_relaxed);
     if (block == 0 && count >= span_of(tree->height)) {
         tree_drop(space, tree);
         tree->root = with;

@@ -29,6 +29,8 @@ struct tree_space {
     struct log *log;          // NULL: no references are kept (tests, a store that closes)
     struct node_cache *cache; // NULL: no sealed nodes (tests)
     _Atomic uint64_t nodes;   // alive in memory
+    // Blocks written, filled, or gone with a tree: what was reached may be dead by so many at most.
+    _Atomic uint64_t changed_blocks;
     _Atomic uint64_t next_owner;
 };
 
