@@ -155,7 +155,7 @@ static int decode_root(struct cursor *c, struct checkpoint_root *root)
 {
     root->root = cursor_get_u64(c);
     root->height = cursor_get_u32(c);
-    bool sealed = locator_is_segment(root->root);
+    bool sealed = locator_is_segment(root->root) && locator_segment_slot(root->root) < SEGMENT_SLOTS_MAX;
     if (root->kind == CHECKPOINT_DOC)
         return sealed && root->height >= 1 && root->height <= DOC_BLOB_MAX / BLOCK_SIZE ? 0 : -EBADMSG;
     bool fill = root->root == LOCATOR_ZERO || root->root == LOCATOR_UNMAPPED;
