@@ -11,8 +11,18 @@
 enum {
     WRITE_BYTES = 1 << 20, // one write
     FRAME_BYTES_MAX = SEGMENT_FRAME_SLOTS_MAX * BLOCK_SIZE,
-    // A frame that the last write cut, what gathers for the next one, the frame that makes it full; paddings.
-    BUFFER_BYTES = WRITE_BYTES + 2 * FRAME_BYTES_MAX + 4 * BLOCK_SIZE,
+    // A frame that the last write cut; a write on its way; what gathers for the next one; paddings.
+    BUFFER_BYTES = 2 * (WRITE_BYTES + FRAME_BYTES_MAX) + FRAME_BYTES_MAX + 8 * BLOCK_SIZE,
+};
+
+struct segment_output_write {
+    struct loop_work work;
+    struct io_full io;
+    struct task_event event;
+    struct loop *loop;
+    struct iovec iov;
+    uint64_t offset;
+    int fd;
 };
 
 static void lock(struct segment_output *output)
@@ -50,32 +60,80 @@ int segment_output_begin(struct segment_output *output, struct segments *segment
     }
     output->fd = (int)fd;
     output->buffer = io_buffer_alloc(BUFFER_BYTES);
+    output->spare = io_buffer_alloc(BUFFER_BYTES);
     segment_header_encode(header, segments->config.seed, output->buffer);
     output->end = SEGMENT_HEADER_BYTES;
     return 0;
 }
 
-// Writes the buffer up to `to`, and keeps from it what no reader can find in the file yet.
-static int flush_to(struct segment_output *output, uint64_t to)
+// ---- Writes ----
+
+static void write_done(struct io_full *io, int result)
 {
-    int r = task_io_full(output->task, IO_WRITE, output->fd,
-            output->buffer + (output->written - output->base), (size_t)(to - output->written),
-            output->written);
-    if (r < 0)
-        return r;
-    uint64_t keep = to;
+    struct segment_output_write *write =
+            (struct segment_output_write *)((char *)io - offsetof(struct segment_output_write, io));
+    task_event_set(&write->event, result);
+}
+
+static void write_submit(struct loop_work *work)
+{
+    struct segment_output_write *write = (struct segment_output_write *)work;
+    io_full_submit(write->loop, &write->io, IO_WRITE, write->fd, &write->iov, 1, write->offset, write_done);
+}
+
+// Sends the buffer off up to `to`. Nothing is on its way.
+static void write_begin(struct segment_output *output, uint64_t to)
+{
+    struct segment_output_write *write = segment_alloc(sizeof *write);
+    write->work.run = write_submit;
+    write->loop = task_loop(output->task);
+    write->fd = output->fd;
+    write->offset = output->sent;
+    write->iov = (struct iovec){output->buffer + (output->sent - output->base), (size_t)(to - output->sent)};
+    task_event_init(output->task, &write->event);
+    output->sent = to;
+    output->write = write;
+    loop_post(write->loop, &write->work);
+}
+
+// From where on the buffer is still needed: by the next write, and by readers of frames that are not whole in
+// the file.
+static uint64_t needed_from(const struct segment_output *output)
+{
     const struct segment_index *index = output->index;
-    if (index->frame_count > 0 && index->frames[index->frame_count - 1].offset < keep)
-        keep = index->frames[index->frame_count - 1].offset / BLOCK_SIZE * BLOCK_SIZE;
-    if (output->end <= to)
-        keep = to;
+    uint32_t first = index->frame_count;
+    while (first > 0 &&
+            (uint64_t)index->frames[first - 1].offset + index->frames[first - 1].stored_bytes > output->sent)
+        first--;
+    uint64_t from =
+            first < index->frame_count ? index->frames[first].offset / BLOCK_SIZE * BLOCK_SIZE : output->sent;
+    return from < output->sent ? from : output->sent;
+}
+
+// Waits for the write on its way, and moves what is still needed to the other buffer: readers look into the
+// old one until the two are swapped.
+static void write_wait(struct segment_output *output)
+{
+    struct segment_output_write *write = output->write;
+    if (write == NULL)
+        return;
+    int r = (int)task_wait(output->task, &write->event);
+    output->write = NULL;
+    free(write); // of an abandoned task too: its loops never run again
+    if (r < 0) {
+        output->failed = output->failed < 0 ? output->failed : r;
+        return;
+    }
+    uint64_t from = needed_from(output);
+    if (output->end > from)
+        memcpy(output->spare, output->buffer + (from - output->base), (size_t)(output->end - from));
     lock(output);
-    output->written = to;
-    if (keep > output->base && keep < output->end)
-        memmove(output->buffer, output->buffer + (keep - output->base), (size_t)(output->end - keep));
-    output->base = keep > output->base ? keep : output->base;
+    uint8_t *old = output->buffer;
+    output->buffer = output->spare;
+    output->spare = old;
+    output->base = from;
+    output->written = output->sent;
     unlock(output);
-    return 0;
 }
 
 int segment_output_frame(struct segment_output *output, const struct segment_frame *frame, const void *stored,
@@ -97,8 +155,11 @@ int segment_output_frame(struct segment_output *output, const struct segment_fra
     if (seen_locked != NULL)
         seen_locked(context);
     unlock(output);
-    if (output->end - output->written >= WRITE_BYTES)
-        output->failed = flush_to(output, output->end / BLOCK_SIZE * BLOCK_SIZE);
+    if (output->end - output->sent < WRITE_BYTES)
+        return 0;
+    write_wait(output);
+    if (output->failed == 0)
+        write_begin(output, output->end / BLOCK_SIZE * BLOCK_SIZE);
     return output->failed;
 }
 
@@ -107,7 +168,7 @@ static int write_tail(struct segment_output *output, uint32_t slots, struct segm
     const struct segment_index *index = output->index;
     struct segment_trailer t = {.number = output->header.number,
             .generation = output->header.generation,
-            .footer_offset = output->written,
+            .footer_offset = output->written, // of whole blocks by now
             .footer_bytes = segment_footer_bytes(index->frame_count, index->present),
             .slots = slots,
             .present = index->present,
@@ -133,13 +194,16 @@ static int sync_file(struct segment_output *output)
 int segment_output_finish(
         struct segment_output *output, uint32_t slots, struct segment_row *ret_row, struct error *err)
 {
-    int r = output->failed;
     struct segment_trailer trailer = {0};
     uint64_t end = rounded_up(output->end, BLOCK_SIZE);
-    if (r == 0 && end > output->written) {
+    write_wait(output);
+    if (output->failed == 0 && end > output->sent) {
         memset(output->buffer + (output->end - output->base), 0, (size_t)(end - output->end));
-        r = flush_to(output, end);
+        output->end = end;
+        write_begin(output, end);
+        write_wait(output);
     }
+    int r = output->failed;
     if (r == 0)
         r = sync_file(output);
     if (r == 0)
@@ -168,15 +232,17 @@ int segment_output_finish(
 void segment_output_free(struct segment_output *output)
 {
     io_buffer_free(output->buffer);
+    io_buffer_free(output->spare);
     free(output->path);
     segment_index_clear(&output->own_index);
-    output->buffer = NULL;
+    output->buffer = output->spare = NULL;
     output->path = NULL;
 }
 
 // What an error leaves is cleared away as far as it goes; the next start takes what stays.
 void segment_output_remove(struct segment_output *output, int fd)
 {
+    write_wait(output);
     struct io_op shut = {.code = IO_CLOSE, .fd = fd};
     if (fd >= 0)
         task_io(output->task, &shut);

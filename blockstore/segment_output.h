@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A segment's file while it is being written: header, frames in large aligned writes, footer, trailer, in the
-// order data, sync, footer, sync, directory sync. Belongs to one task; what its readers look at (index,
-// written, buffer) changes only under `lock`, where there is one.
+// order data, sync, footer, sync, directory sync. One write is on its way while the task makes the next
+// frames. Belongs to one task; what its readers look at (index, written, buffer) changes only under `lock`,
+// where there is one.
 #pragma once
 
 #include "blockstore/segment_format.h"
@@ -16,8 +17,11 @@ struct segment_output {
     int fd;                // O_DIRECT, read and write
     pthread_mutex_t *lock; // may be NULL
     uint8_t *buffer;       // bytes of the file from `base` to `end`
+    uint8_t *spare;        // the other buffer
     uint64_t base, end;
-    uint64_t written; // up to here, in the file; a multiple of 4 KiB
+    uint64_t written;                   // up to here, in the file; a multiple of 4 KiB
+    uint64_t sent;                      // up to here, in the file or on its way
+    struct segment_output_write *write; // on its way, or NULL
     struct segment_index *index;
     struct segment_index own_index; // where the caller keeps none
     int failed;                     // the first -errno
