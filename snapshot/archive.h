@@ -6,8 +6,8 @@
 // the store that takes them. Neither secrets nor fingerprints of a store are in its archives; ids are, to
 // name what bodies refer to.
 //
-// Threads: any that is not a loop; the calls wait, and run for as long as the data takes. Memory: O(1) for
-// data, O(changed ranges) while a difference is written, and 64 MiB at most for bodies and blobs.
+// Threads: any that is not a loop; the calls wait, and run for as long as the data takes. Memory: O(1), and
+// 64 MiB at most for bodies and blobs.
 // Errors: -EBADMSG damaged, truncated or extended, -EPROTO newer, -EINVAL foreign or not allowed, -EEXIST,
 // -ENOSPC, or what the stream's callback returned; each with a sentence that gives the byte.
 #pragma once

@@ -3,7 +3,6 @@
 // that what happens to the store meanwhile changes nothing; then the bases are written in the order of their
 // ids, which puts parents before children.
 #include "snapshot/archive_format.h"
-#include "snapshot/extent_list.h"
 
 #include "blockstore/digest.h"
 
@@ -128,51 +127,38 @@ static int put_data(struct exporter *x, unsigned index, uint64_t offset, uint64_
     return r;
 }
 
-static int put_extents(struct exporter *x, unsigned index, const struct extent_list *list, struct error *err)
-{
-    bool differs = x->contents.bases[index].parent != ARCHIVE_NO_PARENT;
-    int r = 0;
-    for (size_t i = 0; i < list->count && r == 0; i++) {
-        const struct extent_list_item *extent = &list->items[i];
-        if (extent->kind == EXTENT_DATA)
-            r = put_data(x, index, extent->offset, extent->length, err);
-        else if (extent->kind == EXTENT_ZERO || differs)
-            r = put_record(x, extent->kind == EXTENT_ZERO ? ARCHIVE_ZERO : ARCHIVE_UNMAPPED, index,
-                    extent->offset, extent->length, NULL, err);
-    }
-    return r;
-}
+struct put_call {
+    struct exporter *x;
+    unsigned index;
+    bool differs;
+    struct error *err;
+    int result;
+};
 
-static int put_whole(struct exporter *x, unsigned index, struct extent_list *list, struct error *err)
+static bool put_extent(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
 {
-    uint64_t size = x->contents.bases[index].size_bytes;
-    int r = 0;
-    for (uint64_t at = 0; at < size && r == 0;) {
-        r = extent_list_base(list, x->sources[index].base, at, &at);
-        if (r < 0)
-            return error_set(err, r, "the extents at byte %" PRIu64 " cannot be told: %s", at, strerror(-r));
-        r = put_extents(x, index, list, err);
-    }
-    return r;
-}
-
-static int put_difference(
-        struct exporter *x, unsigned index, unsigned parent, struct extent_list *list, struct error *err)
-{
-    int r = extent_list_diff(list, x->sources[parent].base, x->sources[index].base);
-    if (r < 0)
-        return error_set(err, r, "two snapshots cannot be compared: %s", strerror(-r));
-    return put_extents(x, index, list, err);
+    struct put_call *call = context;
+    if (kind == EXTENT_DATA)
+        call->result = put_data(call->x, call->index, offset, length, call->err);
+    else if (kind == EXTENT_ZERO || call->differs)
+        call->result = put_record(call->x, kind == EXTENT_ZERO ? ARCHIVE_ZERO : ARCHIVE_UNMAPPED, call->index,
+                offset, length, NULL, call->err);
+    return call->result == 0;
 }
 
 static int put_base(struct exporter *x, unsigned index, struct error *err)
 {
-    struct extent_list list = {0};
     uint32_t parent = x->contents.bases[index].parent;
-    int r = parent == ARCHIVE_NO_PARENT ? put_whole(x, index, &list, err)
-                                        : put_difference(x, index, parent, &list, err);
-    extent_list_free(&list);
-    return r < 0 ? r : put_record(x, ARCHIVE_END, index, 0, 0, NULL, err);
+    struct base *base = x->sources[index].base;
+    struct put_call call = {.x = x, .index = index, .differs = parent != ARCHIVE_NO_PARENT, .err = err};
+    int r = call.differs ? base_diff_wait(x->sources[parent].base, base, put_extent, &call)
+                         : base_extents_wait(base, 0, base_size_bytes(base), put_extent, &call);
+    if (call.result < 0)
+        return call.result;
+    if (r < 0)
+        return error_set(err, r, "what a snapshot holds cannot be told: %s; `ramet store check` says more",
+                strerror(-r));
+    return put_record(x, ARCHIVE_END, index, 0, 0, NULL, err);
 }
 
 static int put_all(struct exporter *x, struct error *err)

@@ -4,8 +4,6 @@
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 
-#include "snapshot/extent_list.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,16 +12,19 @@
 
 struct ranges_reply {
     struct http_request *request;
-    uint64_t bytes; // of data, or changed
-    uint64_t count;
+    json_t *head;   // fields before the ranges
+    bool only_data; // in the sum
+    uint64_t sum, count;
+    bool begun;
     int result;
 };
 
-// {..., "ranges":[ from the fields of `head`, which it steals.
-static void begin(struct ranges_reply *reply, json_t *head)
+// {..., "ranges":[
+static void begin(struct ranges_reply *reply)
 {
-    char *text = json_dumps(head, JSON_COMPACT);
-    json_decref(head);
+    static const char open[] = ",\"ranges\":[";
+    char *text = json_dumps(reply->head, JSON_COMPACT);
+    reply->begun = true;
     if (text == NULL) {
         reply->result = -ENOMEM;
         return;
@@ -31,38 +32,42 @@ static void begin(struct ranges_reply *reply, json_t *head)
     http_reply_begin(reply->request, 200, "application/json", -1);
     reply->result = http_reply_write(reply->request, text, strlen(text) - 1); // without its last brace
     free(text);
-    static const char open[] = ",\"ranges\":[";
     if (reply->result == 0)
         reply->result = http_reply_write(reply->request, open, sizeof open - 1);
 }
 
-static void write_ranges(struct ranges_reply *reply, const struct extent_list *list, bool only_data)
+static bool write_range(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
 {
     static const char *const names[] = {
             [EXTENT_DATA] = "data", [EXTENT_ZERO] = "zero", [EXTENT_UNMAPPED] = "unmapped"};
-    char buffer[8192];
-    size_t used = 0;
-    for (size_t i = 0; i < list->count && reply->result == 0; i++) {
-        const struct extent_list_item *item = &list->items[i];
-        if (!only_data || item->kind == EXTENT_DATA)
-            reply->bytes += item->length;
-        used += (size_t)snprintf(buffer + used, sizeof buffer - used,
-                "%s{\"offset\":%" PRIu64 ",\"length\":%" PRIu64 ",\"kind\":\"%s\"}",
-                reply->count++ == 0 ? "" : ",", item->offset, item->length, names[item->kind]);
-        if (used > sizeof buffer - 128 || i + 1 == list->count) {
-            reply->result = http_reply_write(reply->request, buffer, used);
-            used = 0;
-        }
-    }
-}
-
-static void end(struct ranges_reply *reply, const char *sum)
-{
-    char text[80];
-    int size = snprintf(text, sizeof text, "],\"%s\":%" PRIu64 "}", sum, reply->bytes);
+    struct ranges_reply *reply = context;
+    char text[128];
+    if (!reply->begun)
+        begin(reply);
+    if (!reply->only_data || kind == EXTENT_DATA)
+        reply->sum += length;
+    int size =
+            snprintf(text, sizeof text, "%s{\"offset\":%" PRIu64 ",\"length\":%" PRIu64 ",\"kind\":\"%s\"}",
+                    reply->count++ == 0 ? "" : ",", offset, length, names[kind]);
     if (reply->result == 0)
         reply->result = http_reply_write(reply->request, text, (size_t)size);
-    if (reply->result < 0)
+    return reply->result == 0;
+}
+
+// `result` is that of the walk; what to say when it failed before anything was written is in *err.
+static void end(struct ranges_reply *reply, int result, const char *sum, const struct error *err)
+{
+    if (result < 0 && !reply->begun) {
+        http_reply_failure(reply->request, "volume", err);
+        return;
+    }
+    if (!reply->begun)
+        begin(reply);
+    char text[80];
+    int size = snprintf(text, sizeof text, "],\"%s\":%" PRIu64 "}", sum, reply->sum);
+    if (result == 0 && reply->result == 0)
+        reply->result = http_reply_write(reply->request, text, (size_t)size);
+    if (result < 0 || reply->result < 0)
         http_reply_abort(reply->request);
 }
 
@@ -71,36 +76,24 @@ static void map_volume(struct http_request *request)
     static const char *const known[] = {NULL};
     struct service *service = service_of(request);
     struct disks_pin pin = {0};
-    struct extent_list list = {0};
-    struct ranges_reply reply = {.request = request};
+    struct ranges_reply reply = {.request = request, .only_data = true};
     struct error err;
     char buffer[2 * STORE_NAME_MAX];
     const char *name = route_json_path_name(request, buffer, sizeof buffer);
     int r = http_request_check_query(request, known, &err);
     if (r == 0)
         r = disks_pin(&service->disks, name, &pin, &err);
-    if (r < 0) {
-        http_reply_failure(request, "volume", &err);
-        return;
-    }
-    uint64_t size = base_size_bytes(pin.base);
-    for (uint64_t at = 0; at < size && reply.result == 0;) {
-        bool first = at == 0;
-        r = extent_list_base(&list, pin.base, at, &at);
-        if (r < 0 && first) {
-            error_set(&err, r, "what \"%s\" holds cannot be told: %s", name, strerror(-r));
-            http_reply_failure(request, "volume", &err);
-        }
-        if (r == 0 && first)
-            begin(&reply, json_pack("{s:s, s:I}", "name", name, "size_bytes", (json_int_t)size));
+    if (r == 0) {
+        uint64_t size = base_size_bytes(pin.base);
+        reply.head = json_pack("{s:s, s:I}", "name", name, "size_bytes", (json_int_t)size);
+        r = base_extents_wait(pin.base, 0, size, write_range, &reply);
         if (r < 0)
-            reply.result = r;
-        write_ranges(&reply, &list, true);
+            error_set(&err, r, "what \"%s\" holds cannot be told: %s", name, strerror(-r));
     }
-    if (reply.count > 0)
-        end(&reply, "data_bytes");
-    extent_list_free(&list);
-    disks_unpin(&service->disks, &pin);
+    end(&reply, r, "data_bytes", &err);
+    json_decref(reply.head);
+    if (pin.base != NULL)
+        disks_unpin(&service->disks, &pin);
 }
 
 static void diff_volumes(struct http_request *request)
@@ -108,7 +101,6 @@ static void diff_volumes(struct http_request *request)
     static const char *const known[] = {"from", NULL};
     struct service *service = service_of(request);
     struct disks_pin newer = {0}, older = {0};
-    struct extent_list list = {0};
     struct ranges_reply reply = {.request = request};
     struct error err;
     char buffer[2 * STORE_NAME_MAX];
@@ -122,16 +114,14 @@ static void diff_volumes(struct http_request *request)
         r = disks_pin(&service->disks, to, &newer, &err);
     if (r == 0)
         r = disks_pin(&service->disks, from, &older, &err);
-    if (r == 0 && (r = extent_list_diff(&list, older.base, newer.base)) < 0)
-        error_set(&err, r, "comparing \"%s\" with \"%s\" failed: %s", to, from, strerror(-r));
-    if (r < 0) {
-        http_reply_failure(request, "volume", &err);
-    } else {
-        begin(&reply, json_pack("{s:s, s:s}", "from", from, "to", to));
-        write_ranges(&reply, &list, false);
-        end(&reply, "changed_bytes");
+    if (r == 0) {
+        reply.head = json_pack("{s:s, s:s}", "from", from, "to", to);
+        r = base_diff_wait(older.base, newer.base, write_range, &reply);
+        if (r < 0)
+            error_set(&err, r, "comparing \"%s\" with \"%s\" failed: %s", to, from, strerror(-r));
     }
-    extent_list_free(&list);
+    end(&reply, r, "changed_bytes", &err);
+    json_decref(reply.head);
     if (older.base != NULL)
         disks_unpin(&service->disks, &older);
     if (newer.base != NULL)
