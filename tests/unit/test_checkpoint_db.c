@@ -180,7 +180,8 @@ static void test_map_full(void **state)
 static void test_little_address_space(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    skip(); // sanitizers themselves need more than the limit
+    print_message("skipped: the sanitizers themselves need more address space than the limit\n");
+    skip();
 #endif
     char path[FIXTURE_PATH_MAX];
     fixture_path(path, *state, "catalog");

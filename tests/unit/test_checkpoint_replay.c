@@ -139,7 +139,7 @@ static void disk_reset(void)
 }
 
 // Recording: states 1 .. COMMITS after `base`, each with the number of events when it was answered.
-enum { COMMITS = 40 };
+enum { COMMITS = 30 };
 
 struct history {
     struct fixture_bytes base; // the file with state 0 committed
@@ -263,7 +263,7 @@ static uint64_t replay_one(
 
 static void test_every_prefix(void **state)
 {
-    enum { SEEDS = 10 };
+    enum { SEEDS = 6 };
     char path[FIXTURE_PATH_MAX], data[FIXTURE_PATH_MAX];
     fixture_path(path, *state, "catalog");
     fixture_path(data, path, "data.mdb");

@@ -123,7 +123,7 @@ static void test_model_small(void **state)
 
 static void test_model_growing(void **state)
 {
-    model_run(21, 64 << 20, 700000, 700000, 2000000);
+    model_run(21, 32 << 20, 400000, 400000, 1000000);
 }
 
 static void test_model_same_content_in_places(void **state)
@@ -150,7 +150,7 @@ static void test_model_many_segments(void **state)
 // 2.5 GiB for each TiB of unique blocks, at the size of a test: nearly all are found.
 static void test_dense(void **state)
 {
-    for (unsigned gib = 1; gib <= 7; gib += 3) {
+    for (unsigned gib = 1; gib <= 4; gib += 3) {
         uint64_t blocks = (uint64_t)gib << 18, max_bytes = (uint64_t)gib * 5 << 19, found = 0;
         struct fingerprint_index *index = fingerprint_index_new(max_bytes);
         for (uint64_t n = 0; n < blocks; n++)
