@@ -162,6 +162,11 @@ static int check_rows(struct check *check)
         check_report(check, 0, 0, "%s", err.text);
         return r == -ECANCELED ? r : 0;
     }
+    // These two run ahead in memory: numbers of seals that failed, and a scrub that gave way.
+    const struct checkpoint_meta *meta = &store->checkpoint->rows.meta;
+    if (rows.meta.next_segment < meta->next_segment)
+        rows.meta.next_segment = meta->next_segment;
+    rows.meta.scrub_segment = meta->scrub_segment;
     void *now, *then;
     size_t now_size, then_size;
     checkpoint_rows_encode(&rows, &then, &then_size);

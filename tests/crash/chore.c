@@ -2,6 +2,7 @@
 #include "tests/crash/chore.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const char *const chore_names[CHORE_KINDS] = {
         "a seal", "a collection", "a collection that compresses again", "a scrub", "a check"};
@@ -9,6 +10,8 @@ const char *const chore_names[CHORE_KINDS] = {
 static void damaged(void *context, const char *sentence)
 {
     struct chore *chore = context;
+    if (strstr(sentence, ": no damage: ") != NULL)
+        return; // files that are being made, or left from a rotation
     if (chore->damages++ == 0)
         snprintf(chore->damage, sizeof chore->damage, "%s", sentence);
 }

@@ -470,7 +470,7 @@ static void configure_sealing(struct run *run)
         run->load.chore_percent = percents[sim_random_below(&run->random, 4)];
         run->load.domains = sim_random(&run->random) % 2;
     }
-    run->empties = false && run->options->at_end == NULL && sim_random_below(&run->random, 4) == 0;
+    run->empties = run->options->at_end == NULL && sim_random_below(&run->random, 4) == 0;
     if (run->options->opening_given)
         *opening = run->options->opening;
     fingerprint_weaken(run->weaken_bits);

@@ -31,7 +31,7 @@ static void chore_done(struct chore *call)
 bool workload_start_chore(struct client *client)
 {
     struct workload *workload = client->workload;
-    static const unsigned share[CHORE_KINDS] = {100, 0, 0, 0, 0};
+    static const unsigned share[CHORE_KINDS] = {50, 25, 10, 10, 5};
     unsigned dice = (unsigned)workload_pick(workload, 100), kind = 0;
     while (dice >= share[kind])
         dice -= share[kind++];
