@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two bases. The trees say where (tree_diff_next); where both hold data in different
-// places the bytes are read and compared, a piece at a time. Each step on the loop is bounded, and so is the
+// What differs between two bases. The trees say where (tree_diff_next); where both hold bytes in different
+// places these are read and compared, a piece at a time. Each step on the loop is bounded, and so is the
 // memory: two buffers.
 #include "snapshot/store_private.h"
 
@@ -77,7 +77,7 @@ static void compare_end(struct diff_state *state)
     uint64_t stop = state->at + state->compared;
     for (const char *a = state->buffers[0], *b = state->buffers[1]; state->at < stop;
             state->at++, a += BLOCK_SIZE, b += BLOCK_SIZE)
-        if (memcmp(a, b, BLOCK_SIZE) != 0 && !report(state, state->at, 1, EXTENT_DATA)) {
+        if (memcmp(a, b, BLOCK_SIZE) != 0 && !report(state, state->at, 1, kind_of(state->run_now))) {
             finish(state, 0, false);
             return;
         }
@@ -123,49 +123,58 @@ static void compare(struct diff_state *state, uint64_t count)
 
 // ---- Finding ----
 
-// How many blocks from state->at on (at most `most`) hold data in the older base; *ret_other: how many
-// others, when it is none.
-static int older_data(struct diff_state *state, uint64_t most, uint64_t *ret_data, uint64_t *ret_other,
-        locator_t *ret_missing)
+enum verdict { SAME, DIFFERENT, BYTES_DECIDE };
+
+// Two places of data may hold the same. Data in the log may be zeros, which sealing makes zero; a segment has
+// no zeros. (What differed when it was found may have been sealed since.)
+static enum verdict judge(locator_t a, locator_t b)
 {
-    const struct base *older = state->call->older;
-    uint64_t found = 0, count;
-    locator_t first;
-    while (found < most) {
-        int r = tree_get(&older->store->space, &older->tree, state->at + found, most - found, &first, &count,
-                ret_missing);
-        if (r < 0 && found == 0)
-            return r;
-        if (r < 0 || kind_of(first) != EXTENT_DATA) {
-            *ret_other = found == 0 ? count : 0;
-            break;
-        }
-        found += count;
-    }
-    *ret_data = found;
+    enum extent_kind x = kind_of(a), y = kind_of(b);
+    if (a == b)
+        return SAME;
+    if (x == EXTENT_DATA && y == EXTENT_DATA)
+        return BYTES_DECIDE;
+    bool zeros = (x == EXTENT_ZERO && locator_is_log(b)) || (y == EXTENT_ZERO && locator_is_log(a));
+    return zeros ? BYTES_DECIDE : DIFFERENT;
+}
+
+// How many blocks from `block` on, of at most `most`, have one verdict.
+static int look(struct diff_state *state, uint64_t block, uint64_t most, enum verdict *ret_verdict,
+        uint64_t *ret_count, locator_t *ret_missing)
+{
+    const struct base *older = state->call->older, *newer = state->call->newer;
+    locator_t a, b;
+    uint64_t x, y;
+    int r = tree_get(&older->store->space, &older->tree, block, most, &a, &x, ret_missing);
+    if (r == 0)
+        r = tree_get(&newer->store->space, &newer->tree, block, x, &b, &y, ret_missing);
+    if (r < 0)
+        return r;
+    *ret_verdict = judge(a, b);
+    *ret_count = y;
     return 0;
 }
 
 // 0: go on; 1: a comparison is under way, which goes on; 2: no room is left. -EAGAIN: *ret_missing.
 static int take_run(struct diff_state *state, locator_t *ret_missing)
 {
-    uint64_t count = state->run_end - state->at, data = 0, other = 0;
-    enum extent_kind kind = kind_of(state->run_now);
-    if (kind == EXTENT_DATA) {
-        int r = older_data(
-                state, count < COMPARE_BLOCKS ? count : COMPARE_BLOCKS, &data, &other, ret_missing);
-        if (r < 0)
-            return r;
-        count = other;
+    uint64_t most = state->run_end - state->at, count, more;
+    enum verdict verdict, next;
+    int r = look(state, state->at, most, &verdict, &count, ret_missing);
+    if (r < 0)
+        return r;
+    if (verdict != BYTES_DECIDE) {
+        if (verdict == DIFFERENT && !report(state, state->at, count, kind_of(state->run_now)))
+            return 2;
+        state->at += count;
+        return 0;
     }
-    if (data > 0) {
-        compare(state, data);
-        return 1;
-    }
-    if (!report(state, state->at, count, kind))
-        return 2;
-    state->at += count;
-    return 0;
+    most = most < COMPARE_BLOCKS ? most : COMPARE_BLOCKS;
+    while (count < most && look(state, state->at + count, most - count, &next, &more, ret_missing) == 0 &&
+            next == BYTES_DECIDE)
+        count += more;
+    compare(state, count < most ? count : most);
+    return 1;
 }
 
 // As take_run; 3: there is no more.

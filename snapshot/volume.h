@@ -85,8 +85,8 @@ void volume_extents_submit(struct volume *volume, struct volume_extents *call); 
 void base_extents_submit(struct base *base, struct loop *loop, struct volume_extents *call); // [any]
 
 // Ranges whose bytes differ between two bases: O(changed), since shared subtrees are stepped over; where only
-// the places differ the bytes are compared. kind = what `newer` holds there; data, zero and unmapped are told
-// apart. What only the larger of two sizes has counts as unmapped in the other.
+// the places differ the bytes are compared. kind = what `newer` holds there. Unmapped is told apart from
+// zeros, though it reads the same. What only the larger of two sizes has counts as unmapped in the other.
 struct base_diff {
     struct base *older, *newer;    // stay open until done
     uint64_t offset;               // bytes, whole blocks: where to begin
