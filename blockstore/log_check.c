@@ -143,6 +143,8 @@ static int record_at(
     if (r < 0 || bytes == NULL)
         return r;
     r = record_decode(bytes, self->check->seed, &self->arrays, ret_record);
+    if (r == -EPROTO && ret_record->file == file->number)
+        return r;
     return r == 0 && ret_record->file == file->number &&
            block + 1 + ret_record->payload_blocks <= self->file_blocks;
 }
@@ -263,7 +265,7 @@ static int step_over(struct walker *self, struct checked_file *file, uint64_t bl
     return 0;
 }
 
-static int walk(struct walker *self, struct checked_file *file)
+static int walk_records(struct walker *self, struct checked_file *file)
 {
     struct record record;
     uint64_t block = 0;
@@ -298,6 +300,19 @@ static int walk(struct walker *self, struct checked_file *file)
         }
         block = file->end_block = end;
     }
+    return 0;
+}
+
+static int walk(struct walker *self, struct checked_file *file)
+{
+    int r = walk_records(self, file);
+    if (r != -EPROTO)
+        return r;
+    struct log_damage damage = {.block = file->end_block, .count = self->file_blocks - file->end_block};
+    report(self, file, &damage,
+            "from byte %" PRIu64 " on there are records of a newer version than this program knows; use that "
+            "one",
+            file->end_block * BLOCK_SIZE);
     return 0;
 }
 
@@ -437,7 +452,7 @@ static int survey(struct walker *self, uint64_t *ret_oldest)
 {
     uint64_t oldest = self->check->start_file;
     self->limit_seq = UINT64_MAX;
-    self->must_seq = 0;
+    self->must_seq = self->check->durable_seq;
     for (unsigned i = 0; i < self->count; i++) {
         int r = check_file(self, &self->files[i], true);
         if (r < 0)

@@ -25,8 +25,9 @@ struct log_check {
     // The caller's:
     const char *directory; // STORE/log
     uint64_t file_bytes, seed;
-    uint64_t start_file; // a checkpoint covers every record before this file; 0 = there is none
-    struct log *log;     // may be NULL
+    uint64_t start_file;  // a checkpoint covers every record before this file; 0 = there is none
+    uint64_t durable_seq; // as in log_config
+    struct log *log;      // may be NULL
     void (*damaged)(void *context, const struct log_damage *damage);
     // Every whole record of the log, in order; `body` is checked. Returns < 0 to stop with that result.
     // May be NULL.

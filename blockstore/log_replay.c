@@ -131,9 +131,11 @@ static int record_at(struct recovery *self, struct log_file *file, uint64_t numb
     const void *bytes = block_at(self, file, block, &r);
     if (bytes == NULL)
         return r;
-    if (record_decode(bytes, self->log->config.seed, &self->arrays, ret_record) < 0 ||
-            ret_record->file != number)
+    r = record_decode(bytes, self->log->config.seed, &self->arrays, ret_record);
+    if (r == -EBADMSG || ret_record->file != number)
         return 0;
+    if (r < 0)
+        return r;
     return block + 1 + ret_record->payload_blocks <= self->log->file_blocks;
 }
 
@@ -144,6 +146,16 @@ static bool continues(const struct found_file *f, const struct record *record)
         return false;
     return record->incarnation == f->last_incarnation ||
            (record->kind == RECORD_OPEN && record->previous == f->last_incarnation);
+}
+
+static int cannot_read(const struct log_file *file, int result, struct error *err)
+{
+    if (result == -EPROTO)
+        return error_set(err, result,
+                "log file %s holds a record that was written by a newer version than this program knows; use "
+                "that one",
+                file->path);
+    return error_set(err, result, "cannot read log file %s: %s", file->path, strerror(-result));
 }
 
 static int walk_file(struct recovery *self, struct found_file *f)
@@ -211,7 +223,7 @@ static unsigned chain_from(struct recovery *self, unsigned start, unsigned *orde
 
 static uint64_t durable_claim(struct recovery *self)
 {
-    uint64_t durable = 0;
+    uint64_t durable = self->log->config.durable_seq;
     for (unsigned i = 0; i < self->count; i++)
         if (self->files[i].durable > durable)
             durable = self->files[i].durable;
@@ -235,8 +247,9 @@ static int damaged(struct recovery *self, const struct found_file *f, struct err
 {
     return error_set(err, -EBADMSG,
             "log file %s/%08" PRIu64 " is damaged at byte %" PRIu64 ": record %" PRIu64
-            " was durable and cannot be read; restore this file from a copy, or the store from a backup",
-            self->log->directory, f->number, f->end_block * BLOCK_SIZE, f->end_seq);
+            " was durable and cannot be read%s; restore the file from a copy, or the store from a backup",
+            self->log->directory, f->number, f->end_block * BLOCK_SIZE, f->end_seq,
+            f == &self->files[self->count - 1] ? ", here or in a later file that is missing" : "");
 }
 
 // Finds the chain. *ret_order is malloc'ed.
@@ -261,8 +274,7 @@ static int find_chain(struct recovery *self, unsigned **ret_order, unsigned *ret
                         r = scan_rest(self, &self->files[i]);
                 if (r < 0) {
                     free(order);
-                    return error_set(err, r, "cannot read log file %s/%08" PRIu64 ": %s",
-                            self->log->directory, last->number, strerror(-r));
+                    return cannot_read(last->file, r, err);
                 }
                 durable = durable_claim(self);
             }
@@ -322,7 +334,7 @@ static int verify_tail(struct recovery *self, const unsigned *order, unsigned co
                     payload_right(self, f->file, &record, block, &r))
                 continue;
             if (r < 0 && r != -EBADMSG)
-                return error_set(err, r, "cannot read log file %s: %s", f->file->path, strerror(-r));
+                return cannot_read(f->file, r, err);
             for (unsigned later = i + 1; later < count; later++)
                 self->files[order[later]].head_valid = false;
             struct log_file *file = f->file;
@@ -457,10 +469,33 @@ static int open_found(struct recovery *self, struct error *err)
         if (r == 0)
             r = walk_file(self, f);
         if (r < 0)
-            return error_set(err, r, "cannot read log file %s: %s", f->file->path, strerror(-r));
+            return cannot_read(f->file, r, err);
         highest = f->number > highest ? f->number : highest;
     }
     self->log->next_file_number = highest + 1;
+    return 0;
+}
+
+// Every file was zero-written and synced to its full size before it got its number. One that is shorter has
+// lost something: it must not pass for the rest of a rotation that was cut short.
+static int check_sizes(struct recovery *self, uint64_t first, struct error *err)
+{
+    for (unsigned i = 0; i < self->count; i++) {
+        struct found_file *f = &self->files[i];
+        if (f->number < first)
+            continue;
+        self->window_file = NULL;
+        int r = io_sync_full(self->loop, IO_READ, f->file->read_fd, self->window, BLOCK_SIZE,
+                (self->log->file_blocks - 1) * BLOCK_SIZE);
+        if (r == -ENODATA)
+            return error_set(err, -EBADMSG,
+                    "log file %s is shorter than the %" PRIu64
+                    " bytes that it must have: it has been cut; restore it from a copy, or the store from a "
+                    "backup",
+                    f->file->path, self->log->file_blocks * BLOCK_SIZE);
+        if (r < 0)
+            return cannot_read(f->file, r, err);
+    }
     return 0;
 }
 
@@ -558,6 +593,8 @@ int log_recover(struct log *log, const struct log_replay *replay, char ***ret_le
         free(order);
         order = NULL;
         r = find_chain(&self, &order, &count, err);
+        if (r == 0)
+            r = check_sizes(&self, self.files[order[0]].number, err);
         shorter = r == 0 ? verify_tail(&self, order, count, err) : 0;
         if (shorter < 0)
             r = shorter;

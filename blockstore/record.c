@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { CHECKSUM_OFFSET = 8 };
+enum { CHECKSUM_OFFSET = 8, MAGIC_VERSION_SHIFT = 24 };
 
 size_t record_inline_room(uint32_t extent_count, uint32_t payload_blocks)
 {
@@ -54,8 +54,6 @@ void record_encode(const struct record *record, uint64_t seed, void *block)
 
 static bool counts_fit(const struct record *r)
 {
-    if (r->kind < RECORD_WRITE || r->kind > RECORD_ROOTS)
-        return false;
     if (r->payload_blocks > RECORD_PAYLOAD_MAX || r->extent_count > RECORD_EXTENT_MAX ||
             r->body_blocks > r->payload_blocks)
         return false;
@@ -90,7 +88,8 @@ int record_decode(const void *block, uint64_t seed, struct record_arrays *arrays
 {
     struct cursor c = cursor_make((void *)block, BLOCK_SIZE);
     struct record r = {0};
-    if (cursor_get_u32(&c) != RECORD_MAGIC)
+    uint32_t magic = cursor_get_u32(&c);
+    if ((magic ^ RECORD_MAGIC) << (32 - MAGIC_VERSION_SHIFT) != 0)
         return -EBADMSG;
     r.kind = cursor_get_u16(&c);
     uint16_t flags = cursor_get_u16(&c);
@@ -109,7 +108,14 @@ int record_decode(const void *block, uint64_t seed, struct record_arrays *arrays
     r.parts = cursor_get_u32(&c);
     r.previous = cursor_get_u64(&c);
     cursor_get_u32(&c);
-    if (flags != 0 || !counts_fit(&r) || !checksum_right(block, seed, sum))
+    if (!checksum_right(block, seed, sum))
+        return -EBADMSG;
+    if (magic != RECORD_MAGIC || flags != 0 || r.kind < RECORD_WRITE || r.kind > RECORD_ROOTS) {
+        *ret_record = (struct record){
+                .file = r.file, .seq = r.seq, .durable = r.durable, .incarnation = r.incarnation};
+        return -EPROTO;
+    }
+    if (!counts_fit(&r))
         return -EBADMSG;
     for (uint32_t i = 0; i < r.extent_count; i++) {
         arrays->extents[i].block = cursor_get_u64(&c);

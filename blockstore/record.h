@@ -24,7 +24,10 @@
 //              sums: u64 XXH3-64 of each payload block
 //              inline body
 //
-// A header with an unknown kind, or with counts that do not fit, is not a record. A WRITE's extents cover
+// Versions: the first 48 bytes and the checksum stay as they are for good. A header whose checksum is right,
+// but whose last digit of the magic, flags or kind a reader does not know, was written by a newer version:
+// the log is not read any further (-EPROTO), it does not end there. There are no flags that may be ignored.
+// A header with counts that do not fit is not a record. A WRITE's extents cover
 // exactly payload_blocks blocks, in order. ZERO and TRIM have extents and no payload.
 #pragma once
 
@@ -79,4 +82,5 @@ size_t record_inline_room(uint32_t extent_count, uint32_t payload_blocks);
 // Fills a whole header block. The counts must fit (record_inline_room and the maxima above).
 void record_encode(const struct record *record, uint64_t seed, void *block);
 // 0, or -EBADMSG when the block is not a valid header. Pointers in *ret_record point into arrays and block.
+// -EPROTO: a record of a newer version; only file, seq, durable and incarnation are filled in.
 int record_decode(const void *block, uint64_t seed, struct record_arrays *arrays, struct record *ret_record);

@@ -3,7 +3,8 @@
 // a u32 length and its bytes. A reader refuses what it does not know (-EPROTO) or what does not fit
 // (-EBADMSG).
 //
-//   transaction: u32 version 1, u32 count, then operations: u16 type, and
+//   transaction: u32 version 1, u32 features a reader must know (0), u32 count, then operations: u16 type,
+//   and
 //     VOLUME_CREATE  u64 id, u64 base, u64 size, u16 kind, u64 wall_ns, u64 domain, name
 //     VOLUME_DELETE  u64 id
 //     VOLUME_RESIZE  u64 id, u64 size
@@ -13,7 +14,7 @@
 //     blob bytes, u32 blob's
 //                    first block within the record's payload
 //     DOC_DELETE     u64 id
-//   image: u32 version 1, u64 next id,
+//   image: u32 version 1, u32 features a reader must know (0), u64 next id,
 //     u32 n + volumes { u64 id, u16 kind, u64 size, u64 parent, u64 wall_ns, u64 domain, u32 epoch, name }
 //     u32 n + bases   { u64 id, u16 kind, u64 size, u64 source, u64 parent, u64 wall_ns, u64 domain }
 //     u32 n + docs    { as DOC_PUT up to blob bytes, then u64 locator of the blob }
@@ -26,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CODE_VERSION = 1, CODE_STRING_MAX = DOC_BODY_MAX + 16 };
+enum { CODE_VERSION = 1, CODE_MUST_FEATURES = 0, CODE_STRING_MAX = DOC_BODY_MAX + 16 };
 
 // ---- Writing: a buffer that grows ----
 
@@ -110,6 +111,7 @@ void catalog_encode_ops(const struct txn_op *ops, unsigned count, void **ret_byt
 {
     struct buffer b = {0};
     put(&b, CODE_VERSION, 4);
+    put(&b, CODE_MUST_FEATURES, 4);
     put(&b, count, 4);
     for (unsigned i = 0; i < count; i++)
         put_op(&b, &ops[i]);
@@ -118,6 +120,14 @@ void catalog_encode_ops(const struct txn_op *ops, unsigned count, void **ret_byt
 }
 
 // ---- Reading ----
+
+static int get_version(struct cursor *c)
+{
+    uint32_t version = cursor_get_u32(c), must = cursor_get_u32(c);
+    if (c->bad || version == 0)
+        return -EBADMSG;
+    return version > CODE_VERSION || (must & ~(uint32_t)CODE_MUST_FEATURES) != 0 ? -EPROTO : 0;
+}
 
 static void get_name(struct cursor *c, char *name)
 {
@@ -224,9 +234,10 @@ void catalog_free_ops(struct txn_op *ops, unsigned count)
 int catalog_decode_ops(const void *bytes, size_t size, struct txn_op **ret_ops, unsigned *ret_count)
 {
     struct cursor c = cursor_make((void *)bytes, size);
-    uint32_t version = cursor_get_u32(&c), count = cursor_get_u32(&c);
-    if (!c.bad && version != CODE_VERSION)
-        return -EPROTO;
+    int r = get_version(&c);
+    uint32_t count = cursor_get_u32(&c);
+    if (r < 0)
+        return r;
     if (c.bad || count > size) // an operation takes more than a byte
         return -EBADMSG;
     struct txn_op *ops = calloc(count + 1, sizeof *ops);
@@ -250,6 +261,7 @@ void catalog_encode_image(struct store *store, void **ret_bytes, size_t *ret_siz
     const struct catalog *catalog = &store->catalog;
     struct buffer b = {0};
     put(&b, CODE_VERSION, 4);
+    put(&b, CODE_MUST_FEATURES, 4);
     put(&b, catalog->next_id, 8);
     put(&b, catalog->volume_count, 4);
     for (unsigned i = 0; i < catalog->volume_count; i++) {
@@ -331,8 +343,9 @@ int catalog_decode_image(struct store *store, const void *bytes, size_t size)
         store->catalog.next_id = 1;
         return 0;
     }
-    if (cursor_get_u32(&c) != CODE_VERSION)
-        return -EPROTO;
+    int r = get_version(&c);
+    if (r < 0)
+        return r;
     store->catalog.next_id = cursor_get_u64(&c);
     uint32_t count = cursor_get_u32(&c);
     for (uint32_t i = 0; i < count && !c.bad; i++)

@@ -39,7 +39,92 @@ int checkpoint_open(struct store *store, struct error *err)
     if (checkpoint->rows.meta.next_segment == 0)
         checkpoint->rows.meta.next_segment = 1;
     store->cut_file = checkpoint->rows.meta.start_file;
-    return store->read_only ? 0 : segments_collect_files_at_start(store->segments, store->loops[0], err);
+    if (store->cut_file != 0 && memcmp(checkpoint->rows.meta.uuid, store->uuid, sizeof store->uuid) != 0)
+        return error_set(err, -EBADMSG,
+                "the catalog in %s/catalog is that of another store; put its own back, or run 'ramet store "
+                "check "
+                "--rebuild-catalog'",
+                store->directory);
+    return 0;
+}
+
+// Every checkpoint leaves a copy of its rows in the log after it was committed. So a newer one there says
+// that the catalog is an older copy, or was lost: what it would lead to are other trees than the store had.
+int checkpoint_roots_record(void *context, const void *bytes, size_t size, struct error *err)
+{
+    struct store *store = context;
+    struct checkpoint_rows rows;
+    uint64_t count = store->checkpoint->rows.meta.count;
+    int r = checkpoint_rows_decode(bytes, size, &rows);
+    if (r < 0)
+        return error_set(err, r, "the copy of a checkpoint in the log in %s/log cannot be read%s",
+                store->directory, r == -EPROTO ? ": it was written by a newer version; use that one" : "");
+    if (rows.meta.count > count)
+        r = error_set(err, -EBADMSG,
+                "the catalog in %s/catalog is %s: it holds checkpoint %" PRIu64 ", the log speaks of %" PRIu64
+                "; put the right one back, or run 'ramet store check --rebuild-catalog'",
+                store->directory, count == 0 ? "missing or new" : "an older copy", count, rows.meta.count);
+    checkpoint_rows_free(&rows);
+    return r;
+}
+
+// ---- Files that nothing names ----
+
+struct seen_files {
+    struct checkpoint_rows *rows;
+    uint8_t *seen; // per row: 1 = its file is there, 2 = only another generation of it
+};
+
+static void see_file(void *context, const char *name)
+{
+    struct seen_files *files = context;
+    struct checkpoint_rows *rows = files->rows;
+    char *end;
+    uint64_t number = strtoull(name, &end, 10);
+    uint64_t generation = *end == '.' ? strtoull(end + 1, &end, 10) : 0;
+    size_t low = 0, high = rows->segment_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (rows->segments[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == rows->segment_count || rows->segments[low].number != number || generation == 0 || *end != 0)
+        return;
+    if (rows->segments[low].generation == generation)
+        files->seen[low] = 1;
+    else if (files->seen[low] == 0)
+        files->seen[low] = 2;
+}
+
+// Where a segment of the catalog is missing, what else lies there may be what is left of it: nothing goes.
+int checkpoint_clear_files(struct store *store, struct error *err)
+{
+    struct checkpoint_rows *rows = &store->checkpoint->rows;
+    struct loop *loop = store->loops[0];
+    struct seen_files files = {.rows = rows, .seen = calloc(rows->segment_count + 1, 1)};
+    char *directory = NULL;
+    if (files.seen == NULL || asprintf(&directory, "%s/segments", store->directory) < 0)
+        abort();
+    int r = loop->ops->list_dir(loop, directory, see_file, &files);
+    if (r < 0)
+        error_set(err, r, "cannot list %s: %s", directory, strerror(-r));
+    bool whole = true;
+    for (size_t i = 0; r == 0 && i < rows->segment_count; i++) {
+        whole = whole && files.seen[i] == 1;
+        if (files.seen[i] == 2)
+            r = error_set(err, -EBADMSG,
+                    "segment %" PRIu64
+                    " in %s is there in another generation than the catalog says (%u): the "
+                    "catalog is an older copy, or the segment's file was put back; put the right one back, "
+                    "or "
+                    "run 'ramet store check --rebuild-catalog'",
+                    rows->segments[i].number, directory, rows->segments[i].generation);
+    }
+    free(files.seen);
+    free(directory);
+    return r == 0 && whole ? segments_collect_files_at_start(store->segments, loop, err) : r;
 }
 
 void checkpoint_close(struct store *store)
@@ -90,6 +175,7 @@ uint64_t checkpoint_new_segment_number(struct store *store)
 int checkpoint_commit_rows(struct store *store, struct checkpoint_rows *rows, struct error *err)
 {
     struct checkpoint *checkpoint = store->checkpoint;
+    memcpy(rows->meta.uuid, store->uuid, sizeof rows->meta.uuid);
     rows->meta.wall_ns = store->loops[0]->ops->wall_ns(store->loops[0]);
     int r = checkpoint_rows_commit(checkpoint->db, rows, err);
     if (r < 0)

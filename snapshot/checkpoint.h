@@ -29,6 +29,7 @@ struct checkpoint_meta {
     uint64_t count;         // of checkpoints so far
     uint64_t scrub_segment; // where the next scrub goes on
     uint64_t wall_ns;
+    uint8_t uuid[16]; // of the store
 };
 
 struct checkpoint_root {
@@ -133,6 +134,10 @@ int load_fingerprints(struct task *task, struct store *store, struct error *err)
 
 // checkpoint.c
 int checkpoint_open(struct store *store, struct error *err); // reads the rows, fills the segment table
+// The log is open, and fits the rows: files that they do not name go.
+int checkpoint_clear_files(struct store *store, struct error *err);
+// Recovery met a copy of a checkpoint's rows in the log: they must not be newer than the catalog.
+int checkpoint_roots_record(void *context, const void *bytes, size_t size, struct error *err);
 void checkpoint_close(struct store *store);
 // One whole checkpoint, in the background task.
 int checkpoint_run(struct task *task, struct store *store, struct error *err);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checkpoint's rows: in memory, as rows of the database, and as one string of bytes.
 //
-//   META 0          u32 version (1), u32 features a reader must know (0), u64 start file, u64 next segment,
-//                   u64 checkpoints so far, u64 next segment to scrub, u64 wall ns
+//   META 0          u32 version (1), u32 features a reader must know (0), u64 features it may ignore, u8[16]
+//                   uuid of the store, u64 start file, u64 next segment, u64 checkpoints so far, u64 next
+//                   segment to scrub, u64 wall ns
 //   SEGMENT number  u32 generation, u16 kind, u16 zero, i32 level, u64 domain, u64 file bytes, u32 slots,
 //                   u32 present, u32 frames
 //   VOLUME id, BASE id   u64 root, u32 height
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_VERSION = 1, META_BYTES = 48, SEGMENT_BYTES = 48, ROOT_BYTES = 12, ROW_HEAD = 13 };
+enum { ROWS_VERSION = 1, META_BYTES = 72, SEGMENT_BYTES = 48, ROOT_BYTES = 12, ROW_HEAD = 13 };
 
 static void *grow(void *rows, size_t *capacity, size_t count, size_t size)
 {
@@ -86,6 +87,8 @@ static size_t encode_meta(const struct checkpoint_meta *meta, uint8_t *bytes)
     struct cursor c = cursor_make(bytes, META_BYTES);
     cursor_put_u32(&c, ROWS_VERSION);
     cursor_put_u32(&c, 0);
+    cursor_put_u64(&c, 0);
+    cursor_put_bytes(&c, meta->uuid, sizeof meta->uuid);
     cursor_put_u64(&c, meta->start_file);
     cursor_put_u64(&c, meta->next_segment);
     cursor_put_u64(&c, meta->count);
@@ -124,6 +127,8 @@ static int decode_meta(struct cursor *c, struct checkpoint_meta *meta)
     uint32_t version = cursor_get_u32(c), features = cursor_get_u32(c);
     if (!c->bad && (version > ROWS_VERSION || features != 0))
         return -EPROTO;
+    cursor_get_u64(c);
+    cursor_get_bytes(c, meta->uuid, sizeof meta->uuid);
     meta->start_file = cursor_get_u64(c);
     meta->next_segment = cursor_get_u64(c);
     meta->count = cursor_get_u64(c);

@@ -278,11 +278,13 @@ static int open_log(struct store *store, const struct superblock *sb, struct err
     config.image = compose_image;
     config.context = store;
     config.start_file = store->checkpoint->rows.meta.start_file;
+    config.durable_seq = store->end_seq;
     config.pressure_files = store->config.seal_log_bytes / config.file_bytes;
     config.pressure = background_pressure;
     config.may_grow = may_grow;
     struct log_replay replay = {.image = recovery_image,
             .record = recovery_record,
+            .roots = checkpoint_roots_record,
             .context = store,
             .read_only = store->read_only};
     uint64_t start = loop_now_ns(store->loops[0]);
@@ -303,6 +305,8 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
     int r = superblock_read(loops[0], directory, &sb, err);
     if (r == 0)
         r = take_lock(store, err);
+    if (r == 0)
+        r = store_end_read(store, err);
     if (r == 0) {
         if (config != NULL && config->log_budget_bytes != 0)
             sb.log_budget_bytes = config->log_budget_bytes;
@@ -315,7 +319,11 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
     }
     if (r == 0)
         r = open_log(store, &sb, err);
+    if (r == 0 && !store->read_only)
+        r = checkpoint_clear_files(store, err);
     if (r < 0) {
+        store->space.log = NULL;
+        store->log = log_close(store->log);
         store->segments = segments_free(store->segments, loops[0]);
         log_close_fd(loops[0], store->lock_fd);
         store_free(store);
@@ -337,6 +345,7 @@ struct store *store_close(struct store *store)
     while (store->txn_running || store->txn_head != NULL)
         for (unsigned i = 0; i < store->loop_count; i++)
             store->loops[i]->ops->run_once(store->loops[i], false);
+    store_end_write(store);
     store->space.log = NULL; // trees go without telling the log
     store->log = log_close(store->log);
     store->segments = segments_free(store->segments, loop);

@@ -73,7 +73,8 @@ struct store {
     unsigned loop_count; // shards; loops[loop_count] is the background loop if extra_loop
     bool extra_loop;
     char *directory;
-    int lock_fd;
+    int lock_fd;      // -1: read-only, and there is none
+    uint64_t end_seq; // the last record at the last clean end, 0 = not known
     uint8_t uuid[16];
     uint64_t created_wall_ns;
     struct log *log;
@@ -137,6 +138,9 @@ struct txn_op {
 
 // store.c
 uint64_t store_seed(const uint8_t uuid[16]); // of checksums
+// store_end.c
+int store_end_read(struct store *store, struct error *err); // sets end_seq
+void store_end_write(struct store *store);                  // at a clean end
 // catalog.c
 struct volume *catalog_volume(struct store *store, uint64_t id);
 struct base *catalog_base(struct store *store, uint64_t id);

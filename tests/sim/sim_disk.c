@@ -378,7 +378,10 @@ bool sim_disk_has_room(const struct sim_disk *disk, const struct sim_node *node,
 {
     if (disk->capacity_bytes == 0)
         return true;
-    uint64_t needed = disk->used_pages + sim_pages_missing(&node->live, offset, size);
+    uint64_t missing = sim_pages_missing(&node->live, offset, size);
+    uint64_t needed = disk->used_pages + missing;
+    if (missing == 0) // what is there is written over, however full the disk is
+        return true;
     return needed * SIM_DISK_PAGE <= disk->capacity_bytes;
 }
 
