@@ -441,6 +441,7 @@ static void configure_rarities(struct run *run)
         run->load.operations = 30;
     } else if (dice < 20) {
         run->sim.capacity_bytes = run->config.log_budget_bytes / 16 * (6 + amount % 10);
+        run->sim.space_unknown = amount / 10 % 2;
     } else if (dice < 30) {
         run->fault = (struct sim_fault){.code = codes[amount % 6], .nth = 1 + amount / 6 % 120, .error = EIO};
         if (amount % 7 == 0 && run->fault.code != IO_READ)

@@ -91,7 +91,7 @@ bool scenarios_tight_budget(struct scenario_result *result)
 static void begin_full(
         struct script *script, uint64_t seed, bool quota, struct store_config *opening, bool reserve_given)
 {
-    const uint64_t room = UINT64_C(7) << 20;
+    const uint64_t room = UINT64_C(12) << 20;
     *opening = (struct store_config){
             .quota_bytes = quota ? room : 0, .reserve_bytes = reserve_given ? 512 << 10 : 0};
     struct sim_options sim = {.loop_count = 4, .capacity_bytes = quota ? 0 : room};
@@ -106,7 +106,7 @@ static void fill_up(struct script *script, struct model_volume *large)
     for (uint64_t at = 0; at < 3900 && answer == 0 && !script->failed; at += 20)
         answer = script_wait(script, script_write(script, large, at * BLOCK_SIZE, 20 * BLOCK_SIZE, 0));
     if (answer != -ENOSPC && !script->failed)
-        script_fail(script, "16 MB went into a store of 7 MiB");
+        script_fail(script, "16 MB went into a store of 12 MiB");
 }
 
 static bool full_and_back(struct scenario_result *result, bool quota)

@@ -378,11 +378,9 @@ bool sim_disk_has_room(const struct sim_disk *disk, const struct sim_node *node,
 {
     if (disk->capacity_bytes == 0)
         return true;
+    // After a cut a disk may hold more than fits: names that had been removed, and are there again.
     uint64_t missing = sim_pages_missing(&node->live, offset, size);
-    uint64_t needed = disk->used_pages + missing;
-    if (missing == 0) // what is there is written over, however full the disk is
-        return true;
-    return needed * SIM_DISK_PAGE <= disk->capacity_bytes;
+    return missing == 0 || (disk->used_pages + missing) * SIM_DISK_PAGE <= disk->capacity_bytes;
 }
 
 void sim_disk_apply_content(struct sim_pages *pages, const struct sim_change *change)
@@ -571,6 +569,14 @@ int sim_disk_flip(struct sim_disk *disk, const char *path, uint64_t offset, unsi
 uint64_t sim_disk_used_bytes(const struct sim_disk *disk)
 {
     return disk->used_pages * SIM_DISK_PAGE;
+}
+
+uint64_t sim_disk_free_bytes(const struct sim_disk *disk)
+{
+    uint64_t used = sim_disk_used_bytes(disk);
+    if (disk->capacity_bytes == 0)
+        return UINT64_MAX;
+    return used < disk->capacity_bytes ? disk->capacity_bytes - used : 0;
 }
 
 uint64_t sim_disk_unsynced_count(const struct sim_disk *disk)

@@ -80,6 +80,7 @@ int64_t sim_disk_peek(
         const struct sim_disk *disk, const char *path, uint64_t offset, void *buffer, size_t size);
 int sim_disk_flip(struct sim_disk *disk, const char *path, uint64_t offset, unsigned bit);
 uint64_t sim_disk_used_bytes(const struct sim_disk *disk);
+uint64_t sim_disk_free_bytes(const struct sim_disk *disk); // UINT64_MAX = no bound
 uint64_t sim_disk_unsynced_count(const struct sim_disk *disk);
 
 // The simulator's own random numbers (splitmix64): the same on every machine.

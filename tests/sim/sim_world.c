@@ -278,6 +278,12 @@ static int sim_list_dir(
     return result;
 }
 
+static uint64_t sim_free_bytes(struct loop *handle, const char *path)
+{
+    struct sim_world *world = ((struct sim_loop *)handle)->world;
+    return world->options.space_unknown ? UINT64_MAX : sim_disk_free_bytes(world->disk);
+}
+
 static int sim_lock_file(struct loop *handle, int fd)
 {
     struct sim_world *world = ((struct sim_loop *)handle)->world;
@@ -296,6 +302,7 @@ static const struct loop_ops sim_ops = {
         .random = sim_random_bytes,
         .list_dir = sim_list_dir,
         .lock_file = sim_lock_file,
+        .free_bytes = sim_free_bytes,
         .deterministic = true,
         .checkpoint_db = &sim_checkpoint_ops,
 };

@@ -39,6 +39,7 @@ struct sim_fault {
 struct sim_options {
     unsigned loop_count;      // shards; 0 = 1
     uint64_t capacity_bytes;  // of the disk; 0 = endless
+    bool space_unknown;       // free_bytes does not tell of it: others fill the disk
     unsigned direct_align;    // what O_DIRECT asks of offsets, lengths, buffers; 0 = 4096
     unsigned short_per_mille; // reads and writes cut short
     unsigned slow_per_mille;  // operations that take a hundred times as long
