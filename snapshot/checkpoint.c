@@ -314,12 +314,26 @@ static int commit(struct task *task, struct store *store, struct cut *cut, struc
     return r;
 }
 
+// Files that have been sealed already may be about to retire: a cut can wait for that.
+static int take_cut(struct task *task, struct store *store, struct cut **ret_cut)
+{
+    int r = cut_take(task, store, ret_cut);
+    for (int i = 0; r == -ENOSPC && i < ROOTS_TRIES; i++) {
+        struct log_stat stat;
+        log_stat(store->log, &stat);
+        if (stat.oldest_file >= stat.checkpoint_file || task_sleep(task, ROOTS_WAIT_NS) < 0)
+            break;
+        r = cut_take(task, store, ret_cut);
+    }
+    return r;
+}
+
 static int run_once(struct task *task, struct store *store, struct error *err)
 {
     struct checkpoint *checkpoint = store->checkpoint;
     struct seal_result sealed;
     int r = 0;
-    if (checkpoint->cut == NULL && (r = cut_take(task, store, &checkpoint->cut)) < 0)
+    if (checkpoint->cut == NULL && (r = take_cut(task, store, &checkpoint->cut)) < 0)
         return error_set(err, r, "cannot begin a checkpoint of %s: %s%s", store->directory, strerror(-r),
                 r == -ENOSPC ? "; the log has no file left" : "");
     struct cut *cut = checkpoint->cut;

@@ -21,6 +21,7 @@ enum {
     WANTED_PARTS = 8,     // collect when one in so many blocks may be dead
     WANTED_BLOCKS = 4096, // and at least so many
 };
+static const uint64_t SLICE_NS = UINT64_C(50) * 1000 * 1000;
 static const uint64_t BATCH_WRITE_BYTES = UINT64_C(64) << 20;
 
 // Victims between two commits.
@@ -281,16 +282,19 @@ static int take(struct task *task, struct store *store, struct batch *batch, str
     return r == -ECANCELED ? error_set(err, r, "the store is closing") : r;
 }
 
-// 0: all victims are done. Gives way, but does something each time.
+// 0: all victims are done. Gives way, but gets on each time: what waits may come as often as it can.
 static int collect_some(struct task *task, struct store *store, struct batch *batch,
         struct store_gc_result *result, struct error *err)
 {
     struct collection *collection = store->checkpoint->collection;
+    struct loop *loop = task_loop(task);
+    uint64_t began_ns = loop_now_ns(loop);
     size_t first = collection->victim_at;
     while (collection->victim_at < collection->victim_count) {
         if (task_stopping(task))
             return error_set(err, -ECANCELED, "the store is closing");
-        if (collection->victim_at > first && background_waiting(store))
+        if (collection->victim_at > first && background_waiting(store) &&
+                loop_now_ns(loop) - began_ns >= SLICE_NS)
             return -EAGAIN;
         int r = take(task, store, batch, &collection->victims[collection->victim_at], result, err);
         if (r < 0)

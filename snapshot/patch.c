@@ -64,6 +64,8 @@ static void choose(struct patching *self)
         else
             self->base = catalog_base(store, self->id); // gone meanwhile: choose another
     }
+    if (self->base != NULL)
+        self->base->opens++; // its last handle may be closed at any moment, by any thread
     if (self->volume == NULL && self->base == NULL)
         self->finished = true;
     pthread_mutex_unlock(&store->lock);
@@ -78,6 +80,7 @@ static void step_end(struct patching *self, bool clean)
             self->base->clean_file = self->cut->file;
         self->id = 0;
     }
+    self->base = base_close(self->base);
     txn_exclusive_end(self->store);
     task_event_set(&self->event, 0);
 }
