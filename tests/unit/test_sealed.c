@@ -316,9 +316,11 @@ static void *seal_run(void *argument)
     struct fixture *fixture = argument;
     while (!atomic_load(&fixture->stop)) {
         struct error err = {0};
-        int r = store_seal(fixture->store, &err);
+        struct store_gc_result result;
+        int r = fixture->seals % 3 == 2 ? store_gc(fixture->store, 0, &result, &err)
+                                        : store_seal(fixture->store, &err);
         if (r < 0) {
-            snprintf(fixture->failure, sizeof fixture->failure, "sealing: %s", err.text);
+            snprintf(fixture->failure, sizeof fixture->failure, "sealing or collecting: %s", err.text);
             break;
         }
         fixture->seals++;
