@@ -19,7 +19,15 @@
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
 
-enum { LOOPS = 3, CLIENTS = 4, BLOCKS = 80, OPERATIONS = 2500, VOLUMES = 10, SNAPSHOTS = 8 };
+enum {
+    LOOPS = 3,
+    CLIENTS = 4,
+    BLOCKS = 80,
+    OPERATIONS = 2500,
+    OPERATIONS_PER_ROUND = 100,
+    VOLUMES = 10,
+    SNAPSHOTS = 8
+};
 enum { BYTES = BLOCKS * BLOCK_SIZE };
 
 struct copy { // a volume or a snapshot, as it must be
@@ -31,9 +39,17 @@ struct copy { // a volume or a snapshot, as it must be
     uint8_t *bytes;
 };
 
+// How much background work has been done: clients do not run far ahead of it.
+struct rounds {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned done;
+};
+
 struct client {
     struct store *store;
     pthread_t thread;
+    struct rounds *rounds;
     unsigned number;
     uint64_t random;
     struct copy volumes[VOLUMES], snapshots[SNAPSHOTS];
@@ -287,6 +303,22 @@ static void do_look(struct client *client)
     good(client, volume_flush_wait(copy->handle), "a flush");
 }
 
+static void rounds_wait(struct rounds *rounds, unsigned wanted)
+{
+    pthread_mutex_lock(&rounds->lock);
+    while (rounds->done < wanted)
+        pthread_cond_wait(&rounds->changed, &rounds->lock);
+    pthread_mutex_unlock(&rounds->lock);
+}
+
+static void rounds_add(struct rounds *rounds, unsigned more)
+{
+    pthread_mutex_lock(&rounds->lock);
+    rounds->done += more;
+    pthread_cond_broadcast(&rounds->changed);
+    pthread_mutex_unlock(&rounds->lock);
+}
+
 static void *client_run(void *argument)
 {
     struct client *client = argument;
@@ -295,8 +327,10 @@ static void *client_run(void *argument)
             do_create};
     const unsigned count = sizeof operations / sizeof operations[0];
     do_create(client);
-    for (unsigned i = 0; i < OPERATIONS && client->failure[0] == '\0'; i++)
+    for (unsigned i = 0; i < OPERATIONS && client->failure[0] == '\0'; i++) {
+        rounds_wait(client->rounds, i / OPERATIONS_PER_ROUND);
         operations[draw(client, count)](client);
+    }
     return NULL;
 }
 
@@ -305,6 +339,7 @@ static void *client_run(void *argument)
 struct worker {
     struct store *store;
     pthread_t thread;
+    struct rounds *rounds;
     unsigned number;
     _Atomic bool *stop;
     unsigned seals, collections, scrubs;
@@ -347,7 +382,9 @@ static void *worker_run(void *argument)
         if (result < 0)
             snprintf(worker->failure, sizeof worker->failure, "background work %u answered %d: %.300s",
                     round % 5, result, err.text);
+        rounds_add(worker->rounds, 1);
     }
+    rounds_add(worker->rounds, OPERATIONS); // nobody waits for one that has ended
     return NULL;
 }
 
@@ -443,13 +480,16 @@ static void close_handles(struct client *client)
 static void run_all(struct fixture *fixture, struct client *clients)
 {
     _Atomic bool stop = false;
+    struct rounds rounds = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
     struct worker workers[2] = {{0}, {0}};
     for (unsigned i = 0; i < CLIENTS; i++) {
         clients[i].store = fixture->store;
+        clients[i].rounds = &rounds;
         assert_int_equal(pthread_create(&clients[i].thread, NULL, client_run, &clients[i]), 0);
     }
     for (unsigned i = 0; i < 2; i++) {
-        workers[i] = (struct worker){.store = fixture->store, .number = i * 3, .stop = &stop};
+        workers[i] =
+                (struct worker){.store = fixture->store, .number = i * 3, .stop = &stop, .rounds = &rounds};
         assert_int_equal(pthread_create(&workers[i].thread, NULL, worker_run, &workers[i]), 0);
     }
     for (unsigned i = 0; i < CLIENTS; i++)
