@@ -87,9 +87,8 @@ struct cut {
 struct checkpoint { // of a store; the background task's, but for what is marked
     struct checkpoint_db *db;
     struct checkpoint_rows rows;
-    struct cut *cut;                                              // made, and not yet committed
-    uint64_t checkpoints, sealed_blocks, dedup_hits, zero_blocks; // loop 0 or task: statistics, atomic enough
-    uint64_t mapped_blocks;
+    struct cut *cut;                                                      // made, and not yet committed
+    _Atomic uint64_t checkpoints, sealed_blocks, dedup_hits, zero_blocks; // since the opening
     uint64_t load_segment;         // footers before it are in the fingerprint index
     struct collection *collection; // under way, between slices too; else NULL
     struct collect_memory memory;
