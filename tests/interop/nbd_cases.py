@@ -430,14 +430,59 @@ class N09(unittest.TestCase):
                 data = self.check(client)
             daemon.do("snapshot disk snap")
             daemon.do("fork snap child")
+            daemon.do(f"create gone {self.SIZE}")    # to be sealed among the rest, and collected
+            with daemon.client("gone") as client:
+                self.scribble(client, 200, 7)
             before = {name: self.data_blocks(daemon, name) for name in ("disk", "snap", "child")}
-            for move in (daemon.seal, daemon.restart):
+            daemon.wait_idle()
+            for move in (daemon.seal, lambda: daemon.do("rm gone"), daemon.collect, daemon.restart):
                 move()
                 for name, blocks in before.items():
                     # Data that turned out to be zero may be called so from then on.
                     self.assertLessEqual(self.data_blocks(daemon, name), blocks)
                     with daemon.client(name) as client:
                         self.assertEqual(self.check(client), data)
+
+    def test_while_blocks_move(self):
+        # Clients read, ask and write on while everything is sealed and collected again and again.
+        with Daemon() as daemon:
+            daemon.do(f"create disk {self.SIZE}")
+            with daemon.client("disk") as client:
+                self.scribble(client, 300, 8)
+                data = b"".join(client.read(at, 16 * MIB) for at in range(0, self.SIZE, 16 * MIB))
+            daemon.do("snapshot disk snap")
+            stop, problems = threading.Event(), []
+
+            def load(export, seed):
+                try:
+                    with daemon.client(export) as client:
+                        while not stop.is_set():
+                            if export == "disk":
+                                self.scribble(client, 5, seed)
+                            self.assertEqual(client.do(CACHE, 0, 8 * MIB)[0], 0)
+                            got = client.read(0, 8 * MIB)
+                            for offset, length, state in client.extents(0, 8 * MIB):
+                                if export == "snap" and state & ZERO:
+                                    self.assertEqual(got[offset:offset + length].count(0), length)
+                            if export == "snap":
+                                self.assertEqual(got, data[:8 * MIB])
+                except Exception as problem:    # noqa: reported by the main thread
+                    problems.append(problem)
+
+            threads = [threading.Thread(target=load, args=arguments) for arguments in (("disk", 1), ("snap", 2), ("snap", 3))]
+            for thread in threads:
+                thread.start()
+            try:
+                for _ in range(4):
+                    daemon.seal()
+                    daemon.collect()
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual(problems, [])
+            with daemon.client("snap") as client:
+                self.assertEqual(self.check(client), data)
 
     def test_under_load(self):
         # A writer only ever adds data to one half: what is reported as zero there must have been zero when asked.

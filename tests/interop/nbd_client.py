@@ -273,6 +273,10 @@ class TestDaemon:
         """Moves everything out of the log."""
         self.do("seal")
 
+    def collect(self):
+        """Moves everything that is sealed and live together."""
+        self.do("gc")
+
     def resident_bytes(self):
         with open(f"/proc/{self.process.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

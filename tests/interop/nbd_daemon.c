@@ -239,6 +239,9 @@ static void run_command(struct nbd_server *server, char *line)
         snprintf(err.text, sizeof err.text, "flush: %s", strerror(-result));
     } else if (verb && strcmp(verb, "seal") == 0) {
         result = store_seal(store, &err);
+    } else if (verb && strcmp(verb, "gc") == 0) {
+        struct store_gc_result collected;
+        result = store_gc(store, 0, &collected, &err);
     } else if (verb && first && strcmp(verb, "rm") == 0) {
         result = command_rm(first, &err);
     } else if (verb && second && strcmp(verb, "create") == 0) {

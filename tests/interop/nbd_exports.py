@@ -152,7 +152,7 @@ class Shared(Served):
                     (102 * 4096, 98 * 4096, SAME), (200 * 4096, 4096, 0), (201 * 4096, 2 * MIB - 201 * 4096, SAME),
                     (2 * MIB, MIB, 0), (3 * MIB, self.SIZE - 3 * MIB, SAME)]
         self.assertEqual(self.shared("child"), expected)
-        for move in (self.daemon.seal, self.daemon.restart):
+        for move in (self.daemon.seal, self.daemon.collect, self.daemon.restart):
             move()
             self.assertEqual(self.shared("child"), expected)
         self.daemon.do("snapshot child grandsnap")    # a snapshot compares with what its volume came from
