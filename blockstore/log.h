@@ -26,6 +26,7 @@ struct log_config {
     unsigned spare_files;
     uint64_t seed;           // of header checksums
     uint64_t start_file;     // a checkpoint covers every record before this file; 0 = none
+    bool only_by_checkpoint; // without start_file no file can have retired: the log begins with file 1
     uint64_t durable_seq;    // it is known that every record up to this one was durable; 0 = nothing is known
     uint64_t pressure_files; // call `pressure` when so many files hold records
     // Composes the image of the catalog; called on loop 0 when every record so far is applied and none is in

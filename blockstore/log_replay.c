@@ -599,6 +599,13 @@ int log_recover(struct log *log, const struct log_replay *replay, char ***ret_le
         if (shorter < 0)
             r = shorter;
     }
+    if (r == 0 && log->config.only_by_checkpoint && log->config.start_file == 0 &&
+            self.files[order[0]].number != 1)
+        r = error_set(err, -EBADMSG,
+                "the log in %s begins with file %08" PRIu64
+                ", so there was a checkpoint, but the catalog has none: it "
+                "is lost; put it back, or run 'ramet store check --rebuild-catalog'",
+                log->directory, self.files[order[0]].number);
     if (r == 0)
         r = apply_chain(&self, order, count, replay, err);
     if (r == 0) {

@@ -277,6 +277,7 @@ static int open_log(struct store *store, const struct superblock *sb, struct err
     struct log_config config = log_config_of(sb, log_directory);
     config.image = compose_image;
     config.context = store;
+    config.only_by_checkpoint = true;
     config.start_file = store->checkpoint->rows.meta.start_file;
     config.durable_seq = store->end_seq;
     config.pressure_files = store->config.seal_log_bytes / config.file_bytes;
