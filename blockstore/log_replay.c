@@ -6,7 +6,7 @@
 //
 // A file follows another when its head continues the sequence numbers and carries the same incarnation: stale
 // files and stale records after the end, of an earlier life or of a process that died, fail one of the two.
-#include "blockstore/log_private.h"
+#include "blockstore/log_recovery.h"
 
 #include "blockstore/cursor.h"
 #include "blockstore/digest.h"
@@ -21,41 +21,6 @@
 enum { WINDOW_BLOCKS = 64, WINDOW_SMALL = 2 }; // small after a jump: headers of large records lie far apart
 static const uint64_t HALF_SPARE = UINT64_C(1)
                                    << 63; // in recovery.spares: the writing of its zeros was cut short
-
-struct found_file {
-    uint64_t number;
-    struct log_file *file;
-    bool head_valid;
-    uint64_t oldest_claim;       // of the head
-    uint64_t retire_claim;       // of the last RETIRE
-    uint64_t first_seq, end_seq; // records [first, end)
-    uint64_t end_block;
-    uint64_t durable; // largest claim of any header in the file
-    uint64_t first_incarnation, first_previous, last_incarnation;
-    uint64_t limit_block; // the walk ends here at the latest
-};
-
-struct recovery {
-    struct log *log;
-    struct loop *loop;
-    struct found_file *files;
-    unsigned count, capacity;
-    uint64_t *spares;
-    unsigned spare_count, spare_capacity;
-    uint8_t *window;
-    struct log_file *window_file;
-    uint64_t window_at, window_count;
-    struct record_arrays arrays;
-    uint8_t *payload;
-    // While applying:
-    uint64_t durable;
-    uint8_t *image;
-    size_t image_size;
-    bool image_applied;
-    uint8_t *roots; // parts of a ROOTS record
-    size_t roots_size;
-    uint32_t roots_parts; // so many so far
-};
 
 static void note_name(void *context, const char *name)
 {
@@ -124,7 +89,7 @@ static const void *block_at(struct recovery *self, struct log_file *file, uint64
 }
 
 // 1 and the record, 0 when there is none at that place, -errno when the file cannot be read.
-static int record_at(struct recovery *self, struct log_file *file, uint64_t number, uint64_t block,
+int log_record_at(struct recovery *self, struct log_file *file, uint64_t number, uint64_t block,
         struct record *ret_record)
 {
     int r;
@@ -148,7 +113,7 @@ static bool continues(const struct found_file *f, const struct record *record)
            (record->kind == RECORD_OPEN && record->previous == f->last_incarnation);
 }
 
-static int cannot_read(const struct log_file *file, int result, struct error *err)
+int log_cannot_read(const struct log_file *file, int result, struct error *err)
 {
     if (result == -EPROTO)
         return error_set(err, result,
@@ -162,7 +127,7 @@ static int walk_file(struct recovery *self, struct found_file *f)
 {
     struct record record;
     while (f->end_block < f->limit_block) {
-        int r = record_at(self, f->file, f->number, f->end_block, &record);
+        int r = log_record_at(self, f->file, f->number, f->end_block, &record);
         if (r <= 0)
             return r;
         if (f->end_block == 0) {
@@ -194,7 +159,7 @@ static int scan_rest(struct recovery *self, struct found_file *f)
 {
     struct record record;
     for (uint64_t block = f->end_block; block < self->log->file_blocks; block++) {
-        int r = record_at(self, f->file, f->number, block, &record);
+        int r = log_record_at(self, f->file, f->number, block, &record);
         if (r < 0)
             return r;
         if (r > 0 && record.durable > f->durable)
@@ -243,7 +208,7 @@ static uint64_t chain_claim(struct recovery *self, const unsigned *order, unsign
     return claim;
 }
 
-static int damaged(struct recovery *self, const struct found_file *f, struct error *err)
+int log_damaged(struct recovery *self, const struct found_file *f, struct error *err)
 {
     return error_set(err, -EBADMSG,
             "log file %s/%08" PRIu64 " is damaged at byte %" PRIu64 ": record %" PRIu64
@@ -274,7 +239,7 @@ static int find_chain(struct recovery *self, unsigned **ret_order, unsigned *ret
                         r = scan_rest(self, &self->files[i]);
                 if (r < 0) {
                     free(order);
-                    return cannot_read(last->file, r, err);
+                    return log_cannot_read(last->file, r, err);
                 }
                 durable = durable_claim(self);
             }
@@ -289,7 +254,7 @@ static int find_chain(struct recovery *self, unsigned **ret_order, unsigned *ret
     }
     free(order);
     if (stuck != UINT32_MAX)
-        return damaged(self, &self->files[stuck], err);
+        return log_damaged(self, &self->files[stuck], err);
     if (self->log->config.start_file != 0)
         return error_set(err, -EBADMSG,
                 "the log in %s does not fit the catalog, which says that it goes on with file %08" PRIu64
@@ -303,7 +268,7 @@ static int find_chain(struct recovery *self, unsigned **ret_order, unsigned *ret
             self->log->directory);
 }
 
-static bool payload_right(struct recovery *self, struct log_file *file, const struct record *record,
+bool log_payload_right(struct recovery *self, struct log_file *file, const struct record *record,
         uint64_t block, int *ret_result)
 {
     *ret_result = io_sync_full(self->loop, IO_READ, file->read_fd, self->payload,
@@ -326,15 +291,15 @@ static int verify_tail(struct recovery *self, const unsigned *order, unsigned co
         struct found_file *f = &self->files[order[i]];
         for (uint64_t block = 0; f->end_seq - 1 > self->durable && block < f->end_block;
                 block += 1 + record.payload_blocks) {
-            int r = record_at(self, f->file, f->number, block, &record);
+            int r = log_record_at(self, f->file, f->number, block, &record);
             if (r <= 0)
                 return error_set(
                         err, r < 0 ? r : -EBADMSG, "log file %s changed while it was read", f->file->path);
             if (record.seq <= self->durable || record.payload_blocks == 0 ||
-                    payload_right(self, f->file, &record, block, &r))
+                    log_payload_right(self, f->file, &record, block, &r))
                 continue;
             if (r < 0 && r != -EBADMSG)
-                return cannot_read(f->file, r, err);
+                return log_cannot_read(f->file, r, err);
             for (unsigned later = i + 1; later < count; later++)
                 self->files[order[later]].head_valid = false;
             struct log_file *file = f->file;
@@ -343,118 +308,6 @@ static int verify_tail(struct recovery *self, const unsigned *order, unsigned co
             return r < 0 ? r : 1;
         }
     }
-    return 0;
-}
-
-static int apply_image(struct recovery *self, const struct record *record, const void *body,
-        const struct log_replay *replay, struct error *err)
-{
-    self->image = realloc(self->image, self->image_size + record->body_bytes + 1);
-    if (self->image == NULL)
-        abort();
-    memcpy(self->image + self->image_size, body, record->body_bytes);
-    self->image_size += record->body_bytes;
-    if (record->part + 1 < record->parts)
-        return 0;
-    self->image_applied = true;
-    return replay->image(replay->context, self->image, self->image_size, err);
-}
-
-static int apply_roots(struct recovery *self, const struct record *record, const void *body,
-        const struct log_replay *replay, struct error *err)
-{
-    if (replay->roots == NULL)
-        return 0;
-    if (record->part == 0)
-        self->roots_size = self->roots_parts = 0;
-    if (record->part != self->roots_parts) // the rest of one whose beginning was in a file that has retired
-        return 0;
-    self->roots = realloc(self->roots, self->roots_size + record->body_bytes + 1);
-    if (self->roots == NULL)
-        abort();
-    memcpy(self->roots + self->roots_size, body, record->body_bytes);
-    self->roots_size += record->body_bytes;
-    self->roots_parts++;
-    if (self->roots_parts < record->parts)
-        return 0;
-    return replay->roots(replay->context, self->roots, self->roots_size, err);
-}
-
-static int apply_record(struct recovery *self, struct found_file *f, struct record *record, uint64_t block,
-        bool first_file, const struct log_replay *replay, struct error *err)
-{
-    const void *body = record->inline_body;
-    bool skip = (record->kind == RECORD_IMAGE && !first_file) ||
-                (record->kind == RECORD_ROOTS && replay->roots == NULL);
-    if (record->body_blocks > 0 && !skip) {
-        int r;
-        if (!payload_right(self, f->file, record, block, &r)) {
-            if (r < 0 && r != -EBADMSG)
-                return error_set(err, r, "cannot read log file %s: %s", f->file->path, strerror(-r));
-            f->end_block = block;
-            f->end_seq = record->seq;
-            return damaged(self, f, err);
-        }
-        body = self->payload;
-    }
-    memcpy(&f->file->sums[block + 1], record->sums, record->payload_blocks * sizeof(uint64_t));
-    self->log->recovered_records++;
-    if (record->kind != RECORD_RETIRE && record->kind != RECORD_OPEN && record->kind != RECORD_ROOTS)
-        self->log->last_change_seq = record->seq;
-    self->log->recovered_bytes += (1 + (uint64_t)record->payload_blocks) * BLOCK_SIZE;
-    self->log->incarnation = record->incarnation;
-    if (record->kind == RECORD_IMAGE)
-        return first_file ? apply_image(self, record, body, replay, err) : 0;
-    if (record->kind == RECORD_ROOTS)
-        return apply_roots(self, record, body, replay, err);
-    if (record->kind <= RECORD_TXN)
-        return replay->record(replay->context, record, body, locator_log(f->number, block + 1), err);
-    return 0;
-}
-
-static int apply_file(struct recovery *self, struct found_file *f, bool first_file,
-        const struct log_replay *replay, struct error *err)
-{
-    struct record record;
-    atomic_store(&self->log->table[f->number % LOG_TABLE_SIZE], f->file);
-    f->file->number = f->number;
-    for (uint64_t block = 0; block < f->end_block; block += 1 + record.payload_blocks) {
-        int r = record_at(self, f->file, f->number, block, &record);
-        if (r <= 0)
-            return error_set(
-                    err, r < 0 ? r : -EBADMSG, "log file %s changed while it was read", f->file->path);
-        r = apply_record(self, f, &record, block, first_file, replay, err);
-        if (r < 0)
-            return r;
-    }
-    f->file->used_blocks = f->end_block;
-    if (first_file && !self->image_applied)
-        return damaged(self, f, err);
-    return 0;
-}
-
-static int apply_chain(struct recovery *self, const unsigned *order, unsigned count,
-        const struct log_replay *replay, struct error *err)
-{
-    struct log *log = self->log;
-    for (unsigned i = 0; i < count; i++) {
-        struct found_file *f = &self->files[order[i]];
-        int r = apply_file(self, f, i == 0, replay, err);
-        if (r < 0)
-            return r;
-        f->file->dirty = f->end_seq > self->durable;
-        if (log->oldest == NULL)
-            log->oldest = f->file;
-        else
-            log->current->next = f->file;
-        log->current = f->file;
-        log->used_files++;
-        log->next_seq = f->end_seq;
-        f->file = NULL; // the log's now
-    }
-    log->acknowledged_seq = log->next_seq - 1;
-    log->changed_seq = log->last_change_seq;
-    log->durable_seq = self->durable < log->acknowledged_seq ? self->durable : log->acknowledged_seq;
     return 0;
 }
 
@@ -469,7 +322,7 @@ static int open_found(struct recovery *self, struct error *err)
         if (r == 0)
             r = walk_file(self, f);
         if (r < 0)
-            return cannot_read(f->file, r, err);
+            return log_cannot_read(f->file, r, err);
         highest = f->number > highest ? f->number : highest;
     }
     self->log->next_file_number = highest + 1;
@@ -494,7 +347,7 @@ static int check_sizes(struct recovery *self, uint64_t first, struct error *err)
                     "backup",
                     f->file->path, self->log->file_blocks * BLOCK_SIZE);
         if (r < 0)
-            return cannot_read(f->file, r, err);
+            return log_cannot_read(f->file, r, err);
     }
     return 0;
 }
@@ -607,7 +460,7 @@ int log_recover(struct log *log, const struct log_replay *replay, char ***ret_le
                 "is lost; put it back, or run 'ramet store check --rebuild-catalog'",
                 log->directory, self.files[order[0]].number);
     if (r == 0)
-        r = apply_chain(&self, order, count, replay, err);
+        r = log_apply_chain(&self, order, count, replay, err);
     if (r == 0) {
         *ret_leftovers = take_leftovers(&self);
         if (!log->read_only)
