@@ -274,7 +274,19 @@ static int append_roots(struct task *task, struct store *store)
     }
     io_buffer_free(payload);
     free(bytes);
+    if (r == 0)
+        store->checkpoint->roots_logged = store->checkpoint->rows.meta.count;
     return r;
+}
+
+int checkpoint_secure_roots(struct task *task, struct store *store, uint64_t count, struct error *err)
+{
+    int r = store->checkpoint->roots_logged < count ? append_roots(task, store) : 0;
+    if (r == 0)
+        r = sync_log(task, store);
+    return r < 0 ? error_set(err, r, "cannot copy the catalog into the log in %s: %s", store->directory,
+                           strerror(-r))
+                 : 0;
 }
 
 // ---- One checkpoint ----

@@ -92,6 +92,7 @@ struct checkpoint { // of a store; the background task's, but for what is marked
     uint64_t load_segment;         // footers before it are in the fingerprint index
     struct collection *collection; // under way, between slices too; else NULL
     struct collect_memory memory;
+    uint64_t roots_logged;     // count of the checkpoint whose rows were appended to the log last
     bool files_leave;          // some may be there that nothing names
     bool reserve_made;         // as far as is known
     struct space_use measured; // store->lock: the last time somebody looked
@@ -146,4 +147,7 @@ bool checkpoint_root(struct store *store, enum checkpoint_kind kind, uint64_t id
 locator_t checkpoint_blob(struct store *store, uint64_t id, locator_t in_image);
 // Commits `rows` (consumed on success) as the present state: for collections too.
 int checkpoint_commit_rows(struct store *store, struct checkpoint_rows *rows, struct error *err);
+// The copy of the rows in the log, of this checkpoint (meta.count) or a later one, is durable: before
+// anything goes that only earlier ones need.
+int checkpoint_secure_roots(struct task *task, struct store *store, uint64_t count, struct error *err);
 uint64_t checkpoint_new_segment_number(struct store *store);

@@ -187,7 +187,9 @@ static int finish_batch(struct task *task, struct store *store, struct batch *ba
     struct mark *mark = store->checkpoint->collection->mark;
     if (batch->count == 0)
         return 0;
-    int r = commit_rows(task, store, batch, err);
+    int r = checkpoint_secure_roots(task, store, mark->covers - 1, err);
+    if (r == 0)
+        r = commit_rows(task, store, batch, err);
     if (r < 0)
         return r;
     for (size_t i = 0; i < batch->count; i++) {

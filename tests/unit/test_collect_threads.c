@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { COLLECTIONS = 24, IMAGE_BLOCKS = 192 };
+enum { COLLECTIONS = 12, IMAGE_BLOCKS = 192 };
 
 struct actor {
     struct fixture f; // a copy: names and random numbers of its own
