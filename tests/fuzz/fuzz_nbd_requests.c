@@ -301,6 +301,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     client.structured = options & 1;
     client.read_only = options % 8 == 6 || options % 8 == 7;
     client.resized = client.deaf = false;
+    client.asks_for_much = (options & 224) == 96;
     begin(options & 16 ? VOLUME_BYTES - 3000 : VOLUME_BYTES);
     put_wishes();
     while (!connection_gone && script < script_end) {

@@ -36,7 +36,8 @@ struct wish {
 
 static struct {
     bool structured, read_only, resized, deaf;
-    unsigned count; // of wishes that the server can see
+    bool asks_for_much; // so much that it must wait for memory
+    unsigned count;     // of wishes that the server can see
     struct wish wishes[REQUESTS_MAX];
 } client;
 
@@ -63,7 +64,7 @@ static void choose(struct wish *wish)
     unsigned kind = next_byte(), flag = next_byte(), place = next_byte(), at = next_two(), size = next_byte();
     *wish = (struct wish){.type = kind < 240 ? types[kind % 10] : (uint16_t)kind,
             .flags = flag < 250 ? flags[flag % 8] : 1 << 9,
-            .length = lengths[size % 12]};
+            .length = lengths[client.asks_for_much ? 9 + size % 3 : size % 12]};
     if (place < 100)
         wish->offset = (uint64_t)(at % 256) * BLOCK_SIZE;
     else if (place < 200)
