@@ -308,14 +308,10 @@ static void after_commit(struct task *task, struct store *store, struct cut *cut
     checkpoint->sealed_blocks += sealed->blocks;
     checkpoint->dedup_hits += sealed->dedup_hits;
     checkpoint->zero_blocks += sealed->zero_blocks;
-    checkpoint->roots_kept = false;
     int r = append_roots(task, store);
     log_retire_before(store->log, file);
     for (int i = 0; r == -ENOSPC && i < ROOTS_TRIES && task_sleep(task, ROOTS_WAIT_NS) == 0; i++)
         r = append_roots(task, store); // the last file was full: the files that retire now make room
-    if (r == 0)
-        r = sync_log(task, store);
-    checkpoint->roots_kept = r == 0;
 }
 
 static int commit(struct task *task, struct store *store, struct cut *cut, struct seal_result *sealed,

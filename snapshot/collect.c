@@ -172,14 +172,6 @@ static void forget(struct task *task, struct store *store, struct mark *mark, ui
 
 static int commit_rows(struct task *task, struct store *store, const struct batch *batch, struct error *err)
 {
-    // A catalog that is lost is made again from the copy in the log: it must not be an earlier one's, which
-    // needs what goes now.
-    if (!store->checkpoint->roots_kept)
-        return error_set(err, -ENOSPC,
-                "nothing can be freed in %s before the log has room for a copy of the catalog; free space on "
-                "its "
-                "file system, or remove more, and try again",
-                store->directory);
     struct checkpoint_rows rows = compose(store, batch);
     int r = checkpoint_commit_rows(store, &rows, err);
     if (r == -ENOSPC && space_reserve_release(task, store))
@@ -195,6 +187,8 @@ static int finish_batch(struct task *task, struct store *store, struct batch *ba
     struct mark *mark = store->checkpoint->collection->mark;
     if (batch->count == 0)
         return 0;
+    // A catalog that is lost is made again from the copy in the log: it must not be an earlier one's, which
+    // needs what goes now.
     int r = checkpoint_secure_roots(task, store, mark->covers - 1, err);
     if (r == 0)
         r = commit_rows(task, store, batch, err);
