@@ -59,10 +59,11 @@ static void load_finish(struct load *load, int result, struct segment_index *ind
     segment_release(segments, segment);
 }
 
-// A file that is shorter than it should be is a damaged one.
-static int read_result(int result)
+// A file that is shorter than it should be is a damaged one. (Some file systems answer a direct read that
+// goes on from an odd end with -EINVAL; ours are aligned to begin with.)
+int segment_read_result(int result)
 {
-    return result == -ENODATA ? -EBADMSG : result;
+    return result == -ENODATA || result == -EINVAL ? -EBADMSG : result;
 }
 
 static void tail_read(struct io_full *io, int result)
@@ -72,7 +73,7 @@ static void tail_read(struct io_full *io, int result)
     struct segment_trailer trailer;
     struct segment_index index = {0};
     uint64_t seed = load->segments->config.seed;
-    int r = read_result(result);
+    int r = segment_read_result(result);
     if (r == 0)
         r = segment_trailer_decode(load->buffer + load->tail_bytes - SEGMENT_TRAILER_BYTES, seed, &trailer);
     if (r == 0 && (trailer.number != row->number || trailer.generation != row->generation ||
@@ -89,14 +90,15 @@ static void header_read(struct io_full *io, int result)
     struct load *load = (struct load *)((char *)io - offsetof(struct load, io));
     const struct segment_row *row = &load->row;
     struct segment_header header;
-    int r = read_result(result);
+    int r = segment_read_result(result);
     if (r == 0)
         r = segment_header_decode(load->buffer, load->segments->config.seed, &header);
     if (r == 0 && (header.number != row->number || header.generation != row->generation ||
                           header.kind != row->kind || header.domain != row->domain))
         r = -EBADMSG;
     load->tail_bytes = segment_footer_bytes(row->frames, row->present) + SEGMENT_TRAILER_BYTES;
-    if (r == 0 && row->file_bytes < load->tail_bytes + SEGMENT_HEADER_BYTES)
+    if (r == 0 &&
+            (row->file_bytes % BLOCK_SIZE != 0 || row->file_bytes < load->tail_bytes + SEGMENT_HEADER_BYTES))
         r = -EBADMSG; // the row's numbers cannot be
     if (r < 0) {
         load_finish(load, r, NULL);
@@ -109,9 +111,29 @@ static void header_read(struct io_full *io, int result)
             load->loop, &load->io, IO_READ, load->fd, &iov, 1, row->file_bytes - load->tail_bytes, tail_read);
 }
 
+static void open_file(struct load *load);
+
+static void closed_another(struct io_op *op, int64_t result)
+{
+    open_file((struct load *)((char *)op - offsetof(struct load, op)));
+}
+
+// The process has no descriptor left: one of ours that idles makes room.
+static bool close_another(struct load *load)
+{
+    int fd = segment_take_descriptor(load->segments);
+    if (fd < 0)
+        return false;
+    load->op = (struct io_op){.code = IO_CLOSE, .fd = fd, .done = closed_another};
+    loop_submit(load->loop, &load->op);
+    return true;
+}
+
 static void opened(struct io_op *op, int64_t result)
 {
     struct load *load = (struct load *)((char *)op - offsetof(struct load, op));
+    if ((result == -EMFILE || result == -ENFILE) && close_another(load))
+        return;
     if (result < 0) {
         // The table names it, so "no such file" is a loss and not an absence.
         load_finish(load, result == -ENOENT ? -EIO : (int)result, NULL);
@@ -128,6 +150,13 @@ static void opened(struct io_op *op, int64_t result)
     io_full_submit(load->loop, &load->io, IO_READ, load->fd, &iov, 1, 0, header_read);
 }
 
+static void open_file(struct load *load)
+{
+    load->op =
+            (struct io_op){.code = IO_OPEN, .path = load->path, .flags = O_RDONLY | O_DIRECT, .done = opened};
+    loop_submit(load->loop, &load->op);
+}
+
 static void load_start(struct load *load)
 {
     load->path = segment_path(load->segments, load->row.number, load->row.generation);
@@ -137,9 +166,7 @@ static void load_start(struct load *load)
         io_full_submit(load->loop, &load->io, IO_READ, load->fd, &iov, 1, 0, header_read);
         return;
     }
-    load->op =
-            (struct io_op){.code = IO_OPEN, .path = load->path, .flags = O_RDONLY | O_DIRECT, .done = opened};
-    loop_submit(load->loop, &load->op);
+    open_file(load);
 }
 
 bool segment_await(struct segments *segments, struct segment *segment, struct segment_wait *wait)

@@ -100,6 +100,8 @@ void segment_retract(struct segments *segments, struct segment *segment);
 struct segment_orphan *segment_equip_locked(
         struct segments *segments, struct segment *segment, int fd, struct segment_index *index);
 void segment_give_up(struct segments *segments, struct segment_orphan *list);
+// A descriptor that nobody holds, taken away from its segment; or -1.
+int segment_take_descriptor(struct segments *segments);
 void segment_give_up_task(struct segments *segments, struct task *task); // closes what waits for it
 
 // segment_files.c
@@ -135,6 +137,7 @@ static inline bool segment_ready_locked(const struct segment *segment)
 {
     return segment->writer != NULL || (segment->fd >= 0 && segment->has_index);
 }
+int segment_read_result(int result); // of reading a range that should be in the file
 // The caller is on wait->loop and holds the segment. True: it is ready, done is not called.
 bool segment_await(struct segments *segments, struct segment *segment, struct segment_wait *wait);
 // Held, and with its index; to be released. -ENOENT: no such segment.

@@ -193,7 +193,7 @@ static int unpack(const struct piece *piece, void *to)
 static void piece_arrived(struct piece *piece, int result)
 {
     struct segments *segments = piece->reading->segments;
-    int r = result == -ENODATA ? -EBADMSG : result;
+    int r = segment_read_result(result);
     if (piece->frame.codec == CODEC_RAW) {
         if (r == 0)
             r = check_raw(piece);

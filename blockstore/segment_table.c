@@ -132,6 +132,31 @@ static struct segment_orphan *evict_fds_locked(
     return list;
 }
 
+static int take_fd_locked(struct segments *segments, struct segments_shard *shard)
+{
+    for (struct segment_link *at = shard->fd_ring.newer; at != &shard->fd_ring; at = at->newer) {
+        struct segment *segment = OF_FD_LINK(at);
+        if (segment->refs > 0)
+            continue;
+        struct segment_orphan *orphan = drop_fd_locked(segments, segment, NULL);
+        int fd = orphan->fd;
+        free(orphan);
+        return fd;
+    }
+    return -1;
+}
+
+int segment_take_descriptor(struct segments *segments)
+{
+    int fd = -1;
+    for (unsigned i = 0; i < SEGMENT_SHARDS && fd < 0; i++) {
+        pthread_mutex_lock(&segments->shard[i].lock);
+        fd = take_fd_locked(segments, &segments->shard[i]);
+        pthread_mutex_unlock(&segments->shard[i].lock);
+    }
+    return fd;
+}
+
 static void evict_indexes_locked(struct segments *segments, struct segments_shard *shard)
 {
     struct segment_link *at = shard->index_ring.newer, *next, *last = shard->index_ring.older;

@@ -4,6 +4,8 @@
 #include "tests/unit/segment_fixture.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 
 enum { MANY = 700 };
 
@@ -228,6 +230,33 @@ static void more_segments_than_descriptors_work(void **state)
     rig_stop(&rig);
 }
 
+static void a_process_out_of_descriptors_reads_on(void **state)
+{
+    struct segment_rig rig;
+    rig_start_ring(&rig);
+    struct rig_segment wanted[12];
+    for (uint64_t number = 1; number <= 12; number++)
+        wanted[number - 1] = written(&rig, number, RIG_TEXT, 3);
+    rig_reopen(&rig);
+    for (unsigned i = 0; i < 12; i++)
+        segments_add(rig.segments, &wanted[i].row);
+    for (uint32_t i = 0; i < 3; i++)
+        read_one(&rig, i + 1, 0, RIG_TEXT, false);
+    int taken[256], count = 0;
+    struct rlimit limit, small = {.rlim_cur = 200};
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    small.rlim_max = limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    while ((taken[count] = open("/dev/null", O_RDONLY)) >= 0)
+        count++;
+    for (uint32_t i = 0; i < 36; i++)
+        read_one(&rig, i % 12 + 1, i / 12, RIG_TEXT, true);
+    while (count > 0)
+        close(taken[--count]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    rig_stop(&rig);
+}
+
 static void a_swapped_generation_is_readable_to_the_end(void **state)
 {
     enum { READERS = 30 };
@@ -275,6 +304,7 @@ int main(void)
             cmocka_unit_test(uncached_readers_leave_nothing),
             cmocka_unit_test(caps_hold),
             cmocka_unit_test(more_segments_than_descriptors_work),
+            cmocka_unit_test(a_process_out_of_descriptors_reads_on),
             cmocka_unit_test(a_swapped_generation_is_readable_to_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
