@@ -27,6 +27,7 @@ struct run {
     struct workload *workload;
     uint64_t last_io;
     bool empties;
+    struct chore last_chore;
     struct sim_fault fault; // in the first generation; nth 0 = none
 };
 
@@ -380,6 +381,18 @@ static void generation(struct run *run)
         quiet_check(run);
 }
 
+// Sometimes a life ends in the middle of background work, whatever way it ends.
+static void begin_last_chore(struct run *run)
+{
+    run->last_chore = (struct chore){.answered = true};
+    if (sim_random(&run->random) % 2 == 0 || run->result->failed)
+        return;
+    run->last_chore.kind = sim_random_below(&run->random, CHORE_KINDS);
+    chore_submit(run->rig.store, &run->last_chore);
+    for (uint64_t n = sim_random_below(&run->random, 200); n > 0 && !sim_world_idle(run->rig.world); n--)
+        sim_world_step(run->rig.world);
+}
+
 // Ends a generation: a kill, a power cut, or a clean close. The next one starts over what was recovered.
 static void next_generation(struct run *run)
 {
@@ -392,6 +405,7 @@ static void next_generation(struct run *run)
     store_stat(run->rig.store, &stat);
     workload_destroy(run->workload);
     run->workload = NULL;
+    begin_last_chore(run);
     if (how == 0) {
         if (!rig_close(&run->rig, why, sizeof why))
             fail(run, "clean close: %s", why);
@@ -403,6 +417,8 @@ static void next_generation(struct run *run)
         if (!rig_close(&run->rig, why, sizeof why))
             fail(run, "close after the cut: %s", why);
     }
+    if (!run->last_chore.answered)
+        fail(run, "%s was not answered when the store was closed", chore_names[run->last_chore.kind]);
     run->result->io_events += sim_world_io_count(old);
     run->result->fault_hit = run->result->fault_hit || sim_world_faults_hit(old) > 0;
     sim_world_destroy(old);
