@@ -71,6 +71,7 @@ static void crash_point(struct run *run)
     struct rig_options options = {.seed = seed, .opening = &run->opening};
     options.loop_count = 1 + (unsigned)sim_random_below(&random, 3);
     options.recheck = sim_random_below(&random, 100) < 15;
+    options.check = sim_random_below(&random, 100) < 20;
     uint64_t dice = sim_random_below(&random, 100);
     options.first = dice < 12 ? RIG_CUT_FIRST : dice < 20 ? RIG_KILL_FIRST : RIG_NOT_FIRST;
     struct picture picture;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/crash/chore.h"
+
 int rig_init(struct sim_world *world, const struct store_config *config, char *why, size_t why_size)
 {
     struct loop *loop = sim_world_loop(world, 0);
@@ -78,6 +80,23 @@ static int recheck(struct rig *rig, const struct picture *first, uint64_t seed, 
     return result;
 }
 
+static int check(struct rig *rig, char *why, size_t why_size)
+{
+    struct chore chore = {.kind = CHORE_CHECK};
+    chore_submit(rig->store, &chore);
+    int result = sim_world_run_until(rig->world, &chore.answered);
+    if (result < 0) {
+        snprintf(why, why_size, "a check after recovery is never answered");
+    } else if (chore.result < 0) {
+        result = chore.result;
+        snprintf(why, why_size, "a check after recovery answered %d: %s", result, chore.err.text);
+    } else if (chore.damages > 0) {
+        result = -EBADMSG;
+        snprintf(why, why_size, "a check after recovery found damage: %s", chore.damage);
+    }
+    return result;
+}
+
 static int look(struct sim_world *world, const struct rig_options *options, struct picture *ret_picture,
         char *why, size_t why_size)
 {
@@ -95,6 +114,8 @@ static int look(struct sim_world *world, const struct rig_options *options, stru
     if (result < 0)
         snprintf(why, why_size, "after recovery: %s answered %d (%s)", ret_picture->where, result,
                 strerror(-result));
+    if (result == 0 && options->check)
+        result = check(&rig, why, why_size);
     if (result == 0 && options->recheck)
         result = recheck(&rig, ret_picture, options->seed, why, why_size);
     char text[400];

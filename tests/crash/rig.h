@@ -33,6 +33,7 @@ struct rig_options {
     const struct store_config *opening; // as for rig_open
     bool tolerant;
     bool recheck;
+    bool check; // the recovered store checks itself, and must find nothing
     enum {
         RIG_NOT_FIRST,
         RIG_CUT_FIRST,
