@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PIECE_BYTES = 1 << 20 };
+enum { PIECE_BYTES = 1 << 20, SEAL_EXTRA_PARTS = 64, SEAL_EXTRA_BYTES = 64 * 1024 };
 static const uint64_t DEFAULT_RESERVE_BYTES = UINT64_C(64) << 20;
 static const uint64_t MARGIN_BYTES = UINT64_C(1) << 20; // file systems count coarsely
 
@@ -42,14 +42,23 @@ bool space_has(struct store *store, uint64_t bytes)
     return left >= MARGIN_BYTES && left - MARGIN_BYTES >= bytes;
 }
 
+// What sealing the log takes at most: its blocks, with fingerprints and frames, the nodes in memory, and what
+// each new segment has besides.
+static uint64_t seal_bytes(struct store *store, const struct log_stat *log)
+{
+    uint64_t blocks =
+            log->live_refs * BLOCK_SIZE < log->used_bytes ? log->live_refs * BLOCK_SIZE : log->used_bytes;
+    return blocks + blocks / SEAL_EXTRA_PARTS + atomic_load(&store->space.nodes) * BLOCK_SIZE +
+           SEAL_EXTRA_BYTES;
+}
+
 bool space_may_grow(void *context)
 {
     struct store *store = context;
     struct log_stat log;
     log_stat(store->log, &log);
     uint64_t file_bytes = log.budget_bytes / log.budget_files;
-    uint64_t unsealed =
-            log.live_refs * BLOCK_SIZE < log.used_bytes ? log.live_refs * BLOCK_SIZE : log.used_bytes;
+    uint64_t unsealed = seal_bytes(store, &log);
     if (store->config.quota_bytes != 0 &&
             space_counted_bytes(store) + unsealed + file_bytes > store->config.quota_bytes)
         return false;
