@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PIECE_BYTES = 1 << 20, SEAL_EXTRA_PARTS = 64, SEAL_EXTRA_BYTES = 64 * 1024 };
+enum { PIECE_BYTES = 1 << 20, SEAL_EXTRA_PARTS = 64, SEAL_EXTRA_BYTES = 64 * 1024, RESERVE_AMPLE = 4 };
 static const uint64_t DEFAULT_RESERVE_BYTES = UINT64_C(64) << 20;
 static const uint64_t MARGIN_BYTES = UINT64_C(1) << 20; // file systems count coarsely
 
@@ -38,7 +38,9 @@ static uint64_t reserve_bytes(struct store *store)
 
 bool space_has(struct store *store, uint64_t bytes)
 {
-    uint64_t left = free_bytes(store);
+    uint64_t left = free_bytes(store), quota = store->config.quota_bytes;
+    if (quota != 0 && space_counted_bytes(store) + bytes > quota)
+        return false;
     return left >= MARGIN_BYTES && left - MARGIN_BYTES >= bytes;
 }
 
@@ -58,7 +60,7 @@ bool space_may_grow(void *context)
     struct log_stat log;
     log_stat(store->log, &log);
     uint64_t file_bytes = log.budget_bytes / log.budget_files;
-    uint64_t unsealed = seal_bytes(store, &log);
+    uint64_t unsealed = seal_bytes(store, &log) + file_bytes; // what is written there will be sealed as well
     if (store->config.quota_bytes != 0 &&
             space_counted_bytes(store) + unsealed + file_bytes > store->config.quota_bytes)
         return false;
@@ -121,7 +123,7 @@ static bool is_whole(struct task *task, struct store *store, int fd)
 void space_reserve_make(struct task *task, struct store *store)
 {
     if (store->checkpoint->reserve_made || store->read_only || task_stopping(task) ||
-            !space_may_grow(store) || !space_has(store, 4 * reserve_bytes(store)))
+            !space_may_grow(store) || free_bytes(store) < RESERVE_AMPLE * reserve_bytes(store))
         return;
     char *path = reserve_path(store);
     struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDWR | O_CREAT, .mode = 0600};

@@ -17,7 +17,7 @@
 bool space_may_grow(void *store);
 // What the store's files take, as far as the engine counts it itself: log files, segments. [any]
 uint64_t space_counted_bytes(struct store *store);
-// Whether the file system has room for so much. [any thread; blocks shortly]
+// Whether file system and quota have room for so much. [any thread; blocks shortly]
 bool space_has(struct store *store, uint64_t bytes);
 
 // ---- By the background task ----
