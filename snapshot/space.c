@@ -12,15 +12,6 @@ enum { PIECE_BYTES = 1 << 20, SEAL_EXTRA_PARTS = 64, SEAL_EXTRA_BYTES = 64 * 102
 static const uint64_t DEFAULT_RESERVE_BYTES = UINT64_C(64) << 20;
 static const uint64_t MARGIN_BYTES = UINT64_C(1) << 20; // file systems count coarsely
 
-uint64_t space_counted_bytes(struct store *store)
-{
-    struct log_stat log;
-    struct segments_stat segments;
-    log_stat(store->log, &log);
-    segments_stat(store->segments, &segments);
-    return log.used_bytes + log.spare_bytes + segments.file_bytes + segments.leaving_bytes;
-}
-
 static uint64_t free_bytes(struct store *store)
 {
     struct loop *loop = store->loops[0];
@@ -34,6 +25,16 @@ static uint64_t reserve_bytes(struct store *store)
     if (store->config.reserve_bytes == 0 && store->config.log_file_bytes < reserve)
         reserve = store->config.log_file_bytes;
     return (reserve + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+}
+
+uint64_t space_counted_bytes(struct store *store)
+{
+    struct log_stat log;
+    struct segments_stat segments;
+    log_stat(store->log, &log);
+    segments_stat(store->segments, &segments);
+    return reserve_bytes(store) + log.used_bytes + log.spare_bytes + segments.file_bytes +
+           segments.leaving_bytes;
 }
 
 bool space_has(struct store *store, uint64_t bytes)

@@ -15,7 +15,8 @@
 // in the log will once more need room as segments, so that much stays free besides the reserve. [loop 0, and
 // the background task]
 bool space_may_grow(void *store);
-// What the store's files take, as far as the engine counts it itself: log files, segments. [any]
+// What the store's files take, as far as the engine counts it itself: log files, segments, and the reserve
+// whether it is there already or not. [any]
 uint64_t space_counted_bytes(struct store *store);
 // Whether file system and quota have room for so much. [any thread; blocks shortly]
 bool space_has(struct store *store, uint64_t bytes);

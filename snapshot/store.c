@@ -411,6 +411,8 @@ static void stat_sealed(struct store *store, struct store_stat *stat)
     stat->mapped_bytes = atomic_load(&memory->mapped_blocks) * BLOCK_SIZE;
     struct space_use use;
     space_measure(store, &use);
+    stat->physical_log_bytes = use.log_bytes;
+    stat->physical_segment_bytes = use.segment_bytes;
     stat->catalog_bytes = use.catalog_bytes;
     stat->other_bytes = use.other_bytes;
     stat->physical_bytes = use.log_bytes + use.segment_bytes + use.catalog_bytes + use.other_bytes;

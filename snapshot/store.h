@@ -68,7 +68,8 @@ struct store_stat {
     uint64_t segment_slots_dead;         // of these, dead at the last collection (reclaimable)
     uint64_t leaving_bytes;              // replaced, still being read (pinned)
     uint64_t catalog_bytes, other_bytes; // checkpoint; superblock, lock and what else lies in the directory
-    uint64_t physical_bytes;             // all of it, as the file system counts
+    uint64_t physical_log_bytes, physical_segment_bytes; // as the file system counts; with the two above:
+    uint64_t physical_bytes;                             // all of it, as the file system counts
     uint64_t mapped_bytes; // sum over volumes and bases of blocks with data, at the last collection
     uint64_t unique_bytes; // distinct blocks reachable, at the last collection
     uint64_t fingerprint_entries, fingerprint_bytes;

@@ -5,6 +5,7 @@
 #include "vmglue/service.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/statvfs.h>
 
 static void get_health(struct http_request *request)
@@ -23,6 +24,15 @@ static void get_health(struct http_request *request)
 static void get_version(struct http_request *request)
 {
     http_reply_json(request, 200, json_pack("{s:s, s:s}", "version", RAMET_VERSION, "api", "v1"));
+}
+
+// About: dead blocks compress as well as the others.
+static uint64_t reclaimable_bytes(const struct store_stat *stat)
+{
+    if (stat->segment_slots_present == 0)
+        return 0;
+    return (uint64_t)((double)stat->segment_bytes * (double)stat->segment_slots_dead /
+                      (double)stat->segment_slots_present);
 }
 
 static void get_store(struct http_request *request)
@@ -45,7 +55,15 @@ static void get_store(struct http_request *request)
         uint64_t value;
     } figures[] = {
             {"logical_bytes", stat.logical_bytes},
-            {"physical_bytes", stat.log_used_bytes + stat.log_spare_bytes},
+            {"mapped_bytes", stat.mapped_bytes},
+            {"unique_bytes", stat.unique_bytes},
+            {"physical_bytes", stat.physical_bytes},
+            {"log_bytes", stat.physical_log_bytes},
+            {"segment_bytes", stat.physical_segment_bytes},
+            {"catalog_bytes", stat.catalog_bytes},
+            {"other_bytes", stat.other_bytes},
+            {"reclaimable_bytes", reclaimable_bytes(&stat)},
+            {"leaving_bytes", stat.leaving_bytes},
             {"log_used_bytes", stat.log_used_bytes},
             {"log_spare_bytes", stat.log_spare_bytes},
             {"log_budget_bytes", stat.log_budget_bytes},
@@ -56,7 +74,17 @@ static void get_store(struct http_request *request)
             {"volumes", stat.volumes},
             {"bases", stat.bases},
             {"docs", stat.docs},
+            {"segments", stat.segments},
+            {"segment_blocks", stat.segment_slots_present},
+            {"segment_blocks_dead", stat.segment_slots_dead},
             {"tree_nodes", stat.tree_nodes},
+            {"fingerprint_entries", stat.fingerprint_entries},
+            {"fingerprint_bytes", stat.fingerprint_bytes},
+            {"checkpoints", stat.checkpoints},
+            {"checkpoint_log_file", stat.checkpoint_log_file},
+            {"sealed_blocks", stat.sealed_blocks},
+            {"dedup_hits", stat.dedup_hits},
+            {"zero_blocks", stat.zero_blocks},
             {"appended_seq", stat.appended_seq},
             {"acknowledged_seq", stat.acknowledged_seq},
             {"durable_seq", stat.durable_seq},
@@ -68,6 +96,9 @@ static void get_store(struct http_request *request)
     };
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         json_object_set_new(json, figures[i].name, json_integer((json_int_t)figures[i].value));
+    json_object_set_new(json, "fingerprints_loaded", json_boolean(stat.fingerprints_loaded));
+    json_object_set_new(json, "background_error",
+            stat.background_error == 0 ? json_null() : json_string(strerror(-stat.background_error)));
     json_object_set_new(json, "state", json_string(stat.failed == 0 ? "ok" : "stopped writing"));
     http_reply_json(request, 200, json);
 }

@@ -29,7 +29,8 @@ struct service {
 // The tables, one per file routes_*.c.
 extern const struct http_route routes_store[], routes_volumes[], routes_ranges[], routes_snapshots[],
         routes_transfers[];
-extern const struct http_route routes_archives[], routes_sandboxes[], routes_exec[], routes_files[];
+extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
+        routes_files[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 

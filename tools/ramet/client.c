@@ -71,16 +71,27 @@ static bool is_alive(const char *run_dir)
     return alive;
 }
 
+static void (*on_wait)(void *context, unsigned seconds);
+static void *on_wait_context;
+
+void client_on_wait(void (*waiting)(void *context, unsigned seconds), void *context)
+{
+    on_wait = waiting;
+    on_wait_context = context;
+}
+
 static int wait_for_bytes(struct client *client)
 {
     struct pollfd poll_fd = {.fd = client->fd, .events = POLLIN};
-    for (;;) {
-        int ready = poll(&poll_fd, 1, SILENCE_SECS * 1000);
+    for (unsigned seconds = 1;; seconds++) {
+        int ready = poll(&poll_fd, 1, 1000);
         if (ready > 0)
             return 0;
         if (ready < 0 && errno != EINTR)
             return -errno;
-        if (ready == 0 && !is_alive(client->run_dir))
+        if (on_wait != NULL)
+            on_wait(on_wait_context, seconds);
+        if (ready == 0 && seconds % SILENCE_SECS == 0 && !is_alive(client->run_dir))
             return -ETIMEDOUT;
     }
 }

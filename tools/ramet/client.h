@@ -35,6 +35,8 @@ struct client *client_close(struct client *client); // accepts NULL
 // *ret_json.
 int client_call(const char *run_dir, const char *method, const char *path, json_t *body, json_t **ret_json,
         struct error *err);
+// Called each second while an answer is waited for; NULL = no more. Of the whole process.
+void client_on_wait(void (*waiting)(void *context, unsigned seconds), void *context);
 // The next server-sent event: 1, 0 at the end. *ret_event is malloc'ed, *ret_data a new reference.
 int client_event(struct client *client, char **ret_event, json_t **ret_data, struct error *err);
 // The daemon's sentence of an error answer.

@@ -3,7 +3,6 @@
 #include "tools/ramet/store.h"
 
 #include "tools/ramet/local_store.h"
-#include "tools/ramet/sandbox_print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,44 +29,40 @@ static int init(struct cli *cli, const struct verb *verb, char **argv)
     return status;
 }
 
-static int stat_store(struct cli *cli, const struct verb *verb, char **argv)
-{
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 0, 0, 0, &args, &status))
-        return status;
-    json_t *json = cli_call(cli, verb, "GET", "/v1/store", NULL);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        sandbox_print_details(json);
-    json_decref(json);
-    return CLI_DONE;
-}
-
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     static const struct verb parts[] = {
             {"store init", "store init [DIR] [--log-budget SIZE] [--log-file SIZE]", NULL, NULL, init},
-            {"store stat", "store stat", NULL, NULL, stat_store},
-            {"store export", "store export NAME... FILE", NULL, NULL, store_export},
-            {"store import", "store import FILE [--prefix TEXT]", NULL, NULL, store_import},
+            {"store stat", "store stat", NULL, NULL, store_stat_verb},
+            {"store check", "store check [DIR]", NULL, NULL, store_check_verb},
+            {"store gc", "store gc [--recompress]", NULL, NULL, store_gc_verb},
+            {"store scrub", "store scrub", NULL, NULL, store_scrub_verb},
+            {"store seal", "store seal", NULL, NULL, store_seal_verb},
+            {"store export", "store export NAME... FILE", NULL, NULL, store_export_verb},
+            {"store import", "store import FILE [--prefix TEXT]", NULL, NULL, store_import_verb},
             {0},
     };
     return cli_run_part(cli, verb, parts, argv);
 }
 
-const struct verb verb_store = {"store", "store init|stat|export|import ...",
-        "The store as a whole: make one, see how it is used, archives",
+const struct verb verb_store = {"store", "store init|stat|check|gc|scrub|seal|export|import ...",
+        "The store as a whole: make one, its space, its health, archives",
         "  store init [DIR]               an empty store\n"
         "    --log-budget SIZE            the log never takes more than this (default: 48G)\n"
         "    --log-file SIZE              size of one log file (default: 64M)\n"
-        "  store stat                     how the running daemon's store is used\n"
+        "  store stat                     what takes how much space\n"
+        "  store check [DIR]              verifies everything, changes nothing; without a daemon too, of a "
+        "store that is closed\n"
+        "  store gc                       frees the space of what nothing needs any more\n"
+        "    --recompress                 also compresses everything again, smaller\n"
+        "  store scrub                    reads every stored byte, goes on where the last one ended\n"
+        "  store seal                     moves what is in the log into segments now (this also happens by "
+        "itself)\n"
         "  store export NAME... FILE      volumes and snapshots, with all they consist of, into one file (- "
         "is "
         "standard output)\n"
         "  store import FILE              everything in such a file (- is standard input), or nothing\n"
-        "    --prefix TEXT                put before every name\n",
+        "    --prefix TEXT                put before every name\n"
+        "\n"
+        "check and scrub end with status 1 when they find damage.\n",
         run};

@@ -63,7 +63,7 @@ static int receive_file(const struct verb *verb, struct client *client, const ch
     return status;
 }
 
-int store_export(struct cli *cli, const struct verb *verb, char **argv)
+int store_export_verb(struct cli *cli, const struct verb *verb, char **argv)
 {
     struct args args;
     struct client *client = NULL;
@@ -152,7 +152,7 @@ static int send_archive(struct cli *cli, const struct verb *verb, int fd, uint64
     return cli_fail_call(cli, verb, &err, failure);
 }
 
-int store_import(struct cli *cli, const struct verb *verb, char **argv)
+int store_import_verb(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *prefix = NULL;
     struct args_option options[] = {{"prefix", 0, ARGS_TEXT, &prefix}, {0}};
