@@ -56,6 +56,8 @@ struct segments_config {
 struct segments *segments_new(const struct segments_config *config);
 // No reads in flight. Closes descriptors by driving `loop` (NULL: bookkeeping only, for the simulator).
 struct segments *segments_free(struct segments *segments, struct loop *loop);
+// Loops are still closing descriptors: they must run on before segments_free.
+bool segments_closing(struct segments *segments);
 
 // The table. A segment whose writer has finished is readable and keeps its file until it is added or dropped;
 // so does the file of a rewrite until its row is added or the segment dropped.

@@ -80,6 +80,7 @@ struct segments {
     _Atomic uint64_t next_id, descriptors, index_bytes, read_bytes;
     pthread_mutex_t orphan_lock;
     struct segment_orphan *orphans; // protected by orphan_lock
+    _Atomic unsigned closing;       // descriptors that loops are closing
 };
 
 // segment_table.c

@@ -64,9 +64,21 @@ static void drop_index_locked(struct segments *segments, struct segment *segment
     segment_index_clear(&segment->index);
 }
 
+struct closing {
+    struct io_op op; // first
+    struct segments *segments;
+};
+
 static void close_done(struct io_op *op, int64_t result)
 {
+    struct segments *segments = ((struct closing *)op)->segments;
     free(op);
+    atomic_fetch_sub(&segments->closing, 1);
+}
+
+bool segments_closing(struct segments *segments)
+{
+    return atomic_load(&segments->closing) > 0;
 }
 
 void segment_give_up(struct segments *segments, struct segment_orphan *list)
@@ -87,9 +99,11 @@ void segment_give_up(struct segments *segments, struct segment_orphan *list)
     while (list != NULL || more != NULL) {
         struct segment_orphan **from = list != NULL ? &list : &more, *orphan = *from;
         *from = orphan->next;
-        struct io_op *op = segment_alloc(sizeof *op);
-        *op = (struct io_op){.code = IO_CLOSE, .fd = orphan->fd, .done = close_done};
-        loop_submit(loop, op);
+        struct closing *closing = segment_alloc(sizeof *closing);
+        *closing = (struct closing){
+                .op = {.code = IO_CLOSE, .fd = orphan->fd, .done = close_done}, .segments = segments};
+        atomic_fetch_add(&segments->closing, 1);
+        loop_submit(loop, &closing->op);
         free(orphan);
     }
 }

@@ -349,6 +349,13 @@ struct store *store_close(struct store *store)
     store_end_write(store);
     store->space.log = NULL; // trees go without telling the log
     store->log = log_close(store->log);
+    struct loop *background = store->config.background;
+    while (segments_closing(store->segments)) {
+        for (unsigned i = 0; i < store->loop_count; i++)
+            store->loops[i]->ops->run_once(store->loops[i], false);
+        if (background != NULL)
+            background->ops->run_once(background, false);
+    }
     store->segments = segments_free(store->segments, loop);
     log_close_fd(loop, store->lock_fd);
     store_free(store);
