@@ -59,7 +59,8 @@ static unsigned damage_log(struct rig *rig, const uint8_t *page)
     struct dirent *entry;
     while ((entry = readdir(directory)) != NULL) {
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (isdigit((unsigned char)entry->d_name[0])) // a spare holds no data, and may get another name meanwhile
+        if (isdigit((unsigned char)
+                            entry->d_name[0])) // a spare holds no data, and may get another name meanwhile
             damaged += damage_file(path, page);
     }
     closedir(directory);

@@ -12,7 +12,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, SHARDS_DEFAULT_MAX = 4, SHARDS_MAX = 64, SEAL_AGE_DEFAULT_SECS = 300, SEAL_AGE_MAX_SECS = 10 * 365 * 86400 };
+enum {
+    EXIT_USAGE = 2,
+    SHARDS_DEFAULT_MAX = 4,
+    SHARDS_MAX = 64,
+    SEAL_AGE_DEFAULT_SECS = 300,
+    SEAL_AGE_MAX_SECS = 10 * 365 * 86400
+};
 
 static const char usage[] =
         "usage: rametd --store DIR --run RUNDIR [options]\n"
