@@ -82,8 +82,8 @@ struct loop_ops {
     // Names in a directory, for start-up only (blocks); calls each(name). Returns 0 or -errno.
     int (*list_dir)(struct loop *loop, const char *path, void (*each)(void *context, const char *name),
             void *context);
-    // Exclusive advisory lock on an open file; -EBUSY when held elsewhere. Released by closing it.
-    int (*lock_file)(struct loop *loop, int fd);
+    // Advisory lock on an open file, exclusive or shared; -EBUSY when held elsewhere. Released by closing it.
+    int (*lock_file)(struct loop *loop, int fd, bool shared);
     // Bytes that may still be written to the file system of `path` (blocks shortly); NULL = no limit known.
     uint64_t (*free_bytes)(struct loop *loop, const char *path);
     // Bytes that the files and directories from `path` down take on the file system (blocks shortly); NULL =

@@ -326,9 +326,9 @@ static int ring_list_dir(
     return r;
 }
 
-static int ring_lock_file(struct loop *loop, int fd)
+static int ring_lock_file(struct loop *loop, int fd, bool shared)
 {
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0)
         return 0;
     return errno == EWOULDBLOCK ? -EBUSY : -errno;
 }

@@ -447,9 +447,9 @@ void log_sync(struct log *log, struct log_sync *sync)
     pthread_mutex_lock(&log->lock);
     sync->target = log->acknowledged_seq;
     sync->next = NULL;
-    if (log->failed != 0) {
+    if (log->failed != 0 && !log->read_only) {
         deliver_sync_locked(log, sync, -ESTALE);
-    } else if (sync->target <= log->durable_seq) {
+    } else if (log->read_only || sync->target <= log->durable_seq) {
         deliver_sync_locked(log, sync, 0);
     } else {
         *log->syncs_tail = sync;

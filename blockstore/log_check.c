@@ -24,6 +24,7 @@ struct checked_file {
     bool head;                   // begins with a record of this file
     uint64_t first_seq, end_seq; // of its records, gaps within included
     uint64_t oldest_claim, retire_claim, durable;
+    bool gap;           // something in it is no record though records follow
     bool cut;           // shorter than every log file is
     uint64_t end_block; // behind the last whole record
 };
@@ -243,7 +244,7 @@ static void note_header(struct checked_file *file, const struct record *record)
     }
     if (record->durable > file->durable)
         file->durable = record->durable;
-    if (record->kind == RECORD_RETIRE && record->volume > file->retire_claim)
+    if (record->kind == RECORD_RETIRE && !file->gap && record->volume > file->retire_claim)
         file->retire_claim = record->volume;
     file->end_seq = record->seq + 1;
 }
@@ -257,6 +258,7 @@ static int step_over(struct walker *self, struct checked_file *file, uint64_t bl
     if (*ret_block == 0 && (file->end_seq == 0 || file->end_seq > self->must_seq))
         return 0;
     if (*ret_block != 0) {
+        file->gap = true;
         struct log_damage damage = {.block = block, .count = *ret_block - block};
         report(self, file, &damage,
                 "bytes %" PRIu64 " to %" PRIu64 " are not the record that was there (records follow)",
@@ -451,13 +453,13 @@ static int compare_files(const void *a, const void *b)
 static int survey(struct walker *self, uint64_t *ret_oldest)
 {
     uint64_t oldest = self->check->start_file;
-    self->limit_seq = UINT64_MAX;
-    self->must_seq = self->check->durable_seq;
+    self->limit_seq = self->must_seq = UINT64_MAX; // every record that is there has something to say
     for (unsigned i = 0; i < self->count; i++) {
         int r = check_file(self, &self->files[i], true);
         if (r < 0)
             return r;
     }
+    self->must_seq = self->check->durable_seq;
     for (unsigned i = 0; i < self->count; i++) {
         const struct checked_file *file = &self->files[i];
         if (file->head && file->oldest_claim > oldest)
@@ -538,7 +540,8 @@ static int check_files(struct walker *self, uint64_t oldest)
             report(self, file, &damage, "no damage: the file does not belong to the log (any more)");
             continue;
         }
-        self->check->files++;
+        if (self->check->files++ == 0)
+            self->check->oldest = file->number;
         if (last != NULL)
             check_end(self, last, file->first_seq);
         check_seam(self, file, &seq);
@@ -559,7 +562,7 @@ int log_check(struct task *task, struct log_check *check, struct error *err)
             .window = io_buffer_alloc((size_t)WINDOW_BLOCKS * BLOCK_SIZE)};
     struct loop *loop = task_loop(task);
     uint64_t oldest = 0;
-    check->files = check->records = check->bytes = check->damages = 0;
+    check->files = check->records = check->bytes = check->damages = check->oldest = 0;
     if (check->log != NULL)
         hold_files(&self);
     int r = loop->ops->list_dir(loop, check->directory, note_name, &self);

@@ -35,6 +35,7 @@ struct log_check {
     void *context;
     // Results:
     uint64_t files, records, bytes, damages;
+    uint64_t oldest; // number of the oldest file that counts
 };
 
 // 0 when everything was looked at, whatever was found; < 0 when it could not look (words in err).

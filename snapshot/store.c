@@ -171,24 +171,21 @@ static void compose_image(void *context, void **ret_bytes, size_t *ret_size)
     pthread_mutex_unlock(&store->lock);
 }
 
-static int take_lock(struct store *store, struct error *err)
+// Readers share it; it need not be there for them.
+int store_lock(struct loop *loop, const char *directory, bool read_only, int *ret_fd, struct error *err)
 {
-    char *path = path_of(store->directory, "lock");
-    struct loop *loop = store->loops[0];
-    struct io_op open = {.code = IO_OPEN,
-            .path = path,
-            .flags = store->read_only ? O_RDONLY : O_RDWR | O_CREAT,
-            .mode = 0600};
+    char *path = path_of(directory, "lock");
+    struct io_op open = {
+            .code = IO_OPEN, .path = path, .flags = read_only ? O_RDONLY : O_RDWR | O_CREAT, .mode = 0600};
     int64_t fd = io_sync(loop, &open);
-    int r = fd == -ENOENT && store->read_only ? 0 : (int)fd;
-    if (fd >= 0) {
-        store->lock_fd = (int)fd;
-        r = loop->ops->lock_file(loop, (int)fd);
-    }
+    int r = fd == -ENOENT && read_only ? 0
+            : fd < 0                   ? (int)fd
+                                       : loop->ops->lock_file(loop, (int)fd, read_only);
+    *ret_fd = fd < 0 ? -1 : (int)fd;
     if (r == -EBUSY)
         error_set(err, r,
                 "store %s is in use by another process (see who holds it: fuser %s); stop that daemon first",
-                store->directory, path);
+                directory, path);
     else if (r < 0)
         error_set(err, r, "cannot lock %s: %s", path, strerror(-r));
     free(path);
@@ -305,7 +302,7 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
     struct superblock sb;
     int r = superblock_read(loops[0], directory, &sb, err);
     if (r == 0)
-        r = take_lock(store, err);
+        r = store_lock(loops[0], directory, store->read_only, &store->lock_fd, err);
     if (r == 0)
         r = store_end_read(store, err);
     if (r == 0) {

@@ -175,6 +175,10 @@ struct store_check_result {
 };
 int store_check(struct store *store, void (*damaged)(void *context, const char *sentence), void *context,
         struct store_check_result *ret_result, struct error *err);
+// What can be seen of a closed store without opening it: for one that cannot be opened.
+int store_check_files(struct loop *loop, const char *directory,
+        void (*damaged)(void *context, const char *sentence), void *context,
+        struct store_check_result *ret_result, struct error *err);
 // Writes a new checkpoint from log and segments of a closed store, beside the old one (STORE/catalog.old
 // stays).
 int store_rebuild_catalog(struct loop *loop, const char *directory,

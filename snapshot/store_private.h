@@ -138,6 +138,7 @@ struct txn_op {
 
 // store.c
 uint64_t store_seed(const uint8_t uuid[16]); // of checksums
+int store_lock(struct loop *loop, const char *directory, bool read_only, int *ret_fd, struct error *err);
 // store_end.c
 int store_end_read(struct store *store, struct error *err); // sets end_seq
 void store_end_write(struct store *store);                  // at a clean end

@@ -284,7 +284,7 @@ static uint64_t sim_free_bytes(struct loop *handle, const char *path)
     return world->options.space_unknown ? UINT64_MAX : sim_disk_free_bytes(world->disk);
 }
 
-static int sim_lock_file(struct loop *handle, int fd)
+static int sim_lock_file(struct loop *handle, int fd, bool shared)
 {
     struct sim_world *world = ((struct sim_loop *)handle)->world;
     struct open_file *file = sim_io_file_of(world, fd);

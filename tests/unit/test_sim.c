@@ -346,11 +346,11 @@ static void a_lock_has_one_holder(void **state)
     struct sim_world *world = world_with_file(1, NULL, 1, &fd);
     struct loop *loop = sim_world_loop(world, 0);
     int other = do_open(world, "/f", O_RDWR);
-    assert_int_equal(loop->ops->lock_file(loop, fd), 0);
-    assert_int_equal(loop->ops->lock_file(loop, other), -EBUSY);
+    assert_int_equal(loop->ops->lock_file(loop, fd, false), 0);
+    assert_int_equal(loop->ops->lock_file(loop, other, false), -EBUSY);
     struct call close = {0};
     assert_int_equal(run(world, &close, IO_CLOSE, fd, NULL), 0);
-    assert_int_equal(loop->ops->lock_file(loop, other), 0);
+    assert_int_equal(loop->ops->lock_file(loop, other, false), 0);
     end(world);
 }
 
