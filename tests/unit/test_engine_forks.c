@@ -511,6 +511,20 @@ static void run_all(struct fixture *fixture, struct client *clients)
             workers[0].scrubs + workers[1].scrubs);
 }
 
+static void check_damage(void *context, const char *sentence)
+{
+    print_message("%s\n", sentence);
+}
+
+static void check_store(struct store *store)
+{
+    struct store_check_result result;
+    struct error err = {0};
+    if (store_check(store, check_damage, NULL, &result, &err) < 0)
+        fail_msg("the check: %s", err.text);
+    assert_int_equal(result.damages, 0);
+}
+
 static void delete_all(struct fixture *fixture, struct client *clients)
 {
     for (unsigned i = 0; i < CLIENTS; i++) {
@@ -555,7 +569,9 @@ static void forks_of_forks_beside_background_work(void **state)
         compare(&clients[i]);
         no_failure(clients[i].failure);
     }
+    check_store(fixture.store);
     delete_all(&fixture, clients);
+    check_store(fixture.store);
     fixture_close(&fixture);
     fixture_remove(&fixture);
 }
