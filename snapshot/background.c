@@ -25,19 +25,20 @@ struct background {
     int result;                                 // of the running job
     struct error err;
     _Atomic unsigned waiting, posted; // jobs in the queue; on their way to it
-    _Atomic bool pressed, closing, loaded;
+    _Atomic bool pressed, closing, quiescing, loaded;
     _Atomic int last_error;
     struct loop_work pressure_work;
     struct background_job seal, load, gc; // its own
     bool sealing, collecting;             // loop 0: `seal`, `gc` is queued or runs
     uint64_t failed_ns, gc_failed_ns;     // loop 0: when the last one failed; 0 = it did not
-    struct loop_work begin_work, ended_work;
+    struct loop_work begin_work, ended_work, quiesce_work;
     struct loop_timer timer;
     uint64_t tick_seq, sealed_seq; // loop 0: last change at the last tick; before the last seal
 };
 
 static void start_next(struct background *self);
 static void enqueue(struct background *self, struct background_job *job, bool first);
+static void seal_of_itself(struct background *self);
 
 static int run_job(struct background *self, struct task *task, struct background_job *job)
 {
@@ -111,7 +112,11 @@ static void ended_on_loop(struct loop_work *work)
     }
     if (job->kind == BACKGROUND_SEAL || job->kind == BACKGROUND_GC) {
         atomic_store(&self->last_error, result == -ECANCELED ? 0 : result);
-        after_seal(self, job->kind, result);
+        if (result != -ECANCELED || atomic_load(&self->closing))
+            after_seal(self, job->kind, result);
+        else
+            seal_of_itself(
+                    self); // a seal inside a collection may have been ended with it: writers wait for one
     }
     job->done(job, result, &err);
     start_next(self);
@@ -130,6 +135,20 @@ static void begin(struct loop_work *work)
     self->task = task_start(self->loop, task_run, task_ended, self);
 }
 
+static void quiesce(struct loop_work *work)
+{
+    struct background *self = (struct background *)((char *)work - offsetof(struct background, quiesce_work));
+    if (self->task != NULL && self->running->kind != BACKGROUND_SEAL) // it runs, so nobody changes it
+        task_stop(self->task);
+}
+
+void store_quiesce(struct store *store)
+{
+    struct background *self = store->background;
+    if (!atomic_exchange(&self->quiescing, true))
+        loop_post(self->loop, &self->quiesce_work);
+}
+
 static void start_next(struct background *self)
 {
     struct background_job *job = self->queue;
@@ -142,9 +161,9 @@ static void start_next(struct background *self)
     self->running = job;
     self->err = (struct error){0};
     self->result = 0;
-    int refused = atomic_load(&self->closing)                               ? -ECANCELED
-                  : self->store->read_only && job->kind != BACKGROUND_CHECK ? -EROFS
-                                                                            : 0;
+    bool ends =
+            atomic_load(&self->closing) || (job->kind != BACKGROUND_SEAL && atomic_load(&self->quiescing));
+    int refused = ends ? -ECANCELED : self->store->read_only && job->kind != BACKGROUND_CHECK ? -EROFS : 0;
     if (refused == 0) {
         loop_post(self->loop, &self->begin_work);
         return;
@@ -266,6 +285,7 @@ struct background *background_new(struct store *store)
     self->pressure_work.run = pressure_run;
     self->ended_work.run = ended_on_loop;
     self->begin_work.run = begin;
+    self->quiesce_work.run = quiesce;
     self->timer.fire = tick;
     self->sealed_seq = store->checkpoint->rows.meta.start_file == 0 ? 0 : stat.changed_seq;
     return self;

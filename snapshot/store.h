@@ -152,6 +152,9 @@ int store_flush(struct store *store);
 
 // Seals everything that is in the log now and commits a checkpoint; log files retire.
 int store_seal(struct store *store, struct error *err);
+// Before a stop: ends collections, scrubs and checks that wait or run (-ECANCELED). Seals go on, since
+// writers may wait for one. [any]
+void store_quiesce(struct store *store);
 enum { STORE_GC_RECOMPRESS = 1 }; // also compress everything again at the cold level
 struct store_gc_result {
     uint64_t live_slots, dead_slots; // found

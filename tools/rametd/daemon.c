@@ -221,6 +221,8 @@ static void stop_front(struct daemon *daemon)
     // goes on.
     if (daemon->service.sandboxes != NULL)
         sandbox_quiesce_all(daemon->service.sandboxes);
+    if (daemon->store != NULL)
+        store_quiesce(daemon->store);
     if (daemon->http != NULL)
         http_server_quiesce(daemon->http);
     daemon->http = http_server_stop(daemon->http);
