@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "blockstore/fingerprint.h"
+#include "tests/crash/picture_diff.h"
 #include "tests/crash/rig.h"
 #include "tests/crash/script.h"
 
@@ -185,78 +186,11 @@ static int flush(struct run *run, const struct picture *picture)
     return call.result;
 }
 
-struct diff_call {
-    struct base_diff diff;
-    bool done;
-    int result;
-};
-
-static void diff_done(struct base_diff *diff, int result)
-{
-    struct diff_call *call = (struct diff_call *)diff;
-    call->done = true;
-    call->result = result;
-}
-
-// Sets kinds[] of each block that is reported to the kind that is said.
-static int take_diff(struct run *run, struct base *older, struct base *newer, uint8_t *kinds, uint64_t count)
-{
-    struct volume_extent extents[3]; // few, so that it goes on from the middle
-    struct diff_call call = {.diff = {.older = older,
-                                     .newer = newer,
-                                     .extents = extents,
-                                     .capacity = sizeof extents / sizeof extents[0],
-                                     .done = diff_done}};
-    do {
-        call.done = false;
-        call.diff.offset = call.diff.next_offset;
-        base_diff_submit(&call.diff, store_loop(run->rig.store, 0));
-        if (sim_world_run_until(run->rig.world, &call.done) < 0) {
-            fail(run, "a base_diff is never answered");
-            return -EIO;
-        }
-        for (unsigned i = 0; call.result == 0 && i < call.diff.count; i++)
-            for (uint64_t at = extents[i].offset / BLOCK_SIZE;
-                    at * BLOCK_SIZE < extents[i].offset + extents[i].length && at < count; at++)
-                kinds[at] = (uint8_t)extents[i].kind;
-    } while (call.result == 0 && !call.diff.finished);
-    return call.result;
-}
-
-// base_diff against the bytes, for two bases of one volume.
 static void check_diff(struct run *run, const struct picture_base *older, const struct picture_base *newer)
 {
-    struct base *a, *b;
-    if (older->content.count != newer->content.count || older->content.size_bytes >= UINT64_C(1) << 40 ||
-            base_open(run->rig.store, older->info.id, &a) < 0)
-        return;
-    if (base_open(run->rig.store, newer->info.id, &b) == 0) {
-        uint8_t kinds[newer->content.count + 1];
-        memset(kinds, 0, sizeof kinds);
-        int result = take_diff(run, a, b, kinds, newer->content.count);
-        for (uint64_t i = 0; i < newer->content.count && result == 0; i++) {
-            const uint8_t *x = older->content.bytes + i * BLOCK_SIZE,
-                          *y = newer->content.bytes + i * BLOCK_SIZE;
-            // Zeros that were written may have been sealed since the pictures were taken.
-            uint8_t before = older->content.kinds[i], now = newer->content.kinds[i];
-            bool bytes = memcmp(x, y, BLOCK_SIZE) == 0, same = bytes && before == now;
-            bool sealed = bytes && picture_same_kind(EXTENT_DATA, EXTENT_ZERO, y) &&
-                          before != EXTENT_UNMAPPED && now != EXTENT_UNMAPPED;
-            if (kinds[i] == 0 && !same && !sealed)
-                fail(run, "base_diff %" PRIu64 " %" PRIu64 " misses block %" PRIu64, older->info.id.value,
-                        newer->info.id.value, i);
-            if (kinds[i] != 0 && !picture_same_kind(kinds[i], now, y))
-                fail(run, "base_diff %" PRIu64 " %" PRIu64 " calls block %" PRIu64 " %u instead of %u",
-                        older->info.id.value, newer->info.id.value, i, kinds[i], newer->content.kinds[i]);
-            if (kinds[i] != 0 && same && !sealed)
-                fail(run, "base_diff %" PRIu64 " %" PRIu64 " reports block %" PRIu64 ", which is the same",
-                        older->info.id.value, newer->info.id.value, i);
-        }
-        if (result < 0)
-            fail(run, "base_diff answered %d", result);
-        base_close(b);
-    }
-    base_close(a);
+    char why[300];
+    if (!picture_diff_check(&run->rig, older, newer, why, sizeof why))
+        fail(run, "%s", why);
 }
 
 // The store's own counts against what can be seen from outside.
@@ -451,7 +385,8 @@ static void next_generation(struct run *run)
 // What only some seeds have: many short lives, a file system that is nearly full, one failing call.
 static void configure_rarities(struct run *run)
 {
-    static const enum io_code codes[] = {IO_WRITE, IO_FDATASYNC, IO_FSYNC_DIR, IO_RENAME, IO_OPEN, IO_READ};
+    static const enum io_code codes[] = {
+            IO_WRITE, IO_FDATASYNC, IO_FSYNC_DIR, IO_RENAME, IO_OPEN, IO_READ, IO_UNLINK, SIM_COMMIT};
     uint64_t dice = sim_random_below(&run->random, 100), amount = sim_random(&run->random);
     if (dice < 10) {
         run->generations = 10;
@@ -460,8 +395,10 @@ static void configure_rarities(struct run *run)
         run->sim.capacity_bytes = run->config.log_budget_bytes / 16 * (6 + amount % 10);
         run->sim.space_unknown = amount / 10 % 2;
     } else if (dice < 30) {
-        run->fault = (struct sim_fault){.code = codes[amount % 6], .nth = 1 + amount / 6 % 120, .error = EIO};
-        if (amount % 7 == 0 && run->fault.code != IO_READ)
+        enum io_code code = codes[amount % 8];
+        run->fault = (struct sim_fault){
+                .code = code, .nth = 1 + amount / 8 % (code == SIM_COMMIT ? 8 : 120), .error = EIO};
+        if (amount / 8 % 7 == 0 && code != IO_READ)
             run->fault.error = ENOSPC;
         run->generations = 2;
     }
