@@ -199,7 +199,7 @@ static int add_row(struct checkpoint_rows *rows, const struct checkpoint_row *ro
 
 struct read_context {
     struct checkpoint_rows rows;
-    struct error *err;
+    struct error err; // what the row says is wrong
 };
 
 static int read_row(void *context, const struct checkpoint_row *row)
@@ -208,15 +208,17 @@ static int read_row(void *context, const struct checkpoint_row *row)
     int r = add_row(&read->rows, row);
     if (r == 0)
         return 0;
-    return error_set(read->err, r, "row %u/%llu of the catalog %s", row->kind, (unsigned long long)row->id,
+    return error_set(&read->err, r, "row %u/%llu of the catalog %s", row->kind, (unsigned long long)row->id,
             r == -EPROTO ? "was written by a newer version; use that one"
                          : "is damaged; run 'ramet store check --rebuild-catalog'");
 }
 
 int checkpoint_rows_read(struct checkpoint_db *db, struct checkpoint_rows *ret_rows, struct error *err)
 {
-    struct read_context read = {.err = err};
+    struct read_context read = {0};
     int r = checkpoint_db_read(db, read_row, &read, err);
+    if (r < 0 && read.err.code != 0)
+        r = error_set(err, r, "%s", read.err.text);
     if (r == 0 && read.rows.meta.start_file == 0 && read.rows.root_count + read.rows.segment_count > 0)
         r = error_set(err, -EBADMSG,
                 "the catalog has rows but does not say where they end in the log; run 'ramet store check "
