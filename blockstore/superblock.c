@@ -63,6 +63,8 @@ int superblock_decode(const void *block, struct superblock *ret_superblock)
     sb->created_wall_ns = cursor_get_u64(&c);
     if (checksum(block) != sum)
         return -EBADMSG;
+    if (sb->version == 0)
+        return -EBADMSG;
     return sb->version > SUPERBLOCK_VERSION || sb->must_features != 0 ? -EPROTO : 0;
 }
 

@@ -301,10 +301,19 @@ void catalog_encode_image(struct store *store, void **ret_bytes, size_t *ret_siz
     *ret_size = b.size;
 }
 
-static void get_volume(struct store *store, struct cursor *c)
+// Ids ascend within a list, and none is to be given again.
+static void check_id(struct store *store, struct cursor *c, uint64_t id, uint64_t *last)
+{
+    if (id <= *last || id >= store->catalog.next_id)
+        c->bad = true;
+    *last = id;
+}
+
+static void get_volume(struct store *store, struct cursor *c, uint64_t *last)
 {
     struct volume_info info = {0};
     info.id.value = cursor_get_u64(c);
+    check_id(store, c, info.id.value, last);
     info.kind = cursor_get_u16(c);
     info.size_bytes = cursor_get_u64(c);
     info.parent.value = cursor_get_u64(c);
@@ -319,10 +328,11 @@ static void get_volume(struct store *store, struct cursor *c)
         c->bad = true;
 }
 
-static void get_base(struct store *store, struct cursor *c)
+static void get_base(struct store *store, struct cursor *c, uint64_t *last)
 {
     struct base_info info = {0};
     info.id.value = cursor_get_u64(c);
+    check_id(store, c, info.id.value, last);
     info.kind = cursor_get_u16(c);
     info.size_bytes = cursor_get_u64(c);
     info.source.value = cursor_get_u64(c);
@@ -347,17 +357,21 @@ int catalog_decode_image(struct store *store, const void *bytes, size_t size)
     if (r < 0)
         return r;
     store->catalog.next_id = cursor_get_u64(&c);
+    uint64_t last = 0;
     uint32_t count = cursor_get_u32(&c);
     for (uint32_t i = 0; i < count && !c.bad; i++)
-        get_volume(store, &c);
+        get_volume(store, &c, &last);
     count = cursor_get_u32(&c);
+    last = 0;
     for (uint32_t i = 0; i < count && !c.bad; i++)
-        get_base(store, &c);
+        get_base(store, &c, &last);
     count = cursor_get_u32(&c);
+    last = 0;
     for (uint32_t i = 0; i < count && !c.bad; i++) {
         struct doc doc = {0};
         get_doc(&c, &doc);
         locator_t blob = cursor_get_u64(&c);
+        check_id(store, &c, doc.id.value, &last);
         if (!c.bad)
             catalog_doc_add(store, &doc, checkpoint_blob(store, doc.id.value, blob));
         doc_free(&doc);
