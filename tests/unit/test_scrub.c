@@ -244,6 +244,35 @@ static void the_position_outlives_a_restart(void **state)
     assert_true(scrub(f, &findings).segments >= whole.segments); // and from the beginning again
 }
 
+// A scrub that is under way ends early, and none begins; seals go on.
+static void a_quiet_store_ends_its_scrub(void **state)
+{
+    struct fixture *f = *state;
+    static char paths[16][128];
+    struct volume *volume = fixture_volume(f, "v", BLOCKS);
+    fill(volume, 1);
+    fixture_seal(f);
+    unsigned count = segment_paths(f, paths, 16);
+    for (unsigned i = 0; i < count; i++)
+        flip(paths[i], 5000, 1);
+    struct stopped stopped = {.f = f};
+    assert_int_equal(pthread_create(&stopped.thread, NULL, scrub_in_thread, &stopped), 0);
+    while (!atomic_load(&stopped.damaged))
+        sched_yield();
+    store_quiesce(f->store);
+    struct store_gc_result result;
+    struct error err;
+    atomic_store(&stopped.go, true);
+    pthread_join(stopped.thread, NULL);
+    assert_int_equal(store_gc(f->store, 0, &result, &err), -ECANCELED);
+    assert_int_equal(stopped.count < count ? stopped.result : -ECANCELED, -ECANCELED);
+    for (unsigned i = 0; i < count; i++)
+        flip(paths[i], 5000, 1);
+    fill(volume, 1000);
+    fixture_seal(f);
+    volume_close(volume);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +280,7 @@ int main(void)
             cmocka_unit_test_setup_teardown(who_is_touched_is_said, setup, teardown),
             cmocka_unit_test_setup_teardown(a_missing_file_is_found, setup, teardown),
             cmocka_unit_test_setup_teardown(the_position_outlives_a_restart, setup, teardown),
+            cmocka_unit_test_setup_teardown(a_quiet_store_ends_its_scrub, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
