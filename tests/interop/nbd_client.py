@@ -241,12 +241,14 @@ class Client:
 class TestDaemon:
     """nbd_daemon over a store of its own; `with` ends it."""
 
-    def __init__(self, directory=None, loops=2, negotiation_ms=0, log_budget=0, payload_bytes=0, stall_ms=0):
+    def __init__(self, directory=None, loops=2, negotiation_ms=0, log_budget=0, payload_bytes=0, stall_ms=0,
+                 cache_bytes=0):
         self.keep = tempfile.TemporaryDirectory(prefix="ramet-nbd-") if directory is None else None
         self.directory = directory or self.keep.name
         self.socket = os.path.join(self.directory, "nbd.sock")
         self.store = os.path.join(self.directory, "store")
-        self.arguments = [str(value) for value in (loops, negotiation_ms, log_budget, payload_bytes, stall_ms)]
+        self.arguments = [str(value) for value in (loops, negotiation_ms, log_budget, payload_bytes, stall_ms,
+                                                     cache_bytes)]
         os.makedirs(self.store, exist_ok=True)
         self.start()
 

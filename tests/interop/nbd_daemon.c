@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small daemon for tests: a store, its NBD exports, and commands on standard input.
 //
-// usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES [PAYLOAD_BYTES [STALL_MS]]]]]
-//   (0 = the usual value)
+// usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES [PAYLOAD_BYTES [STALL_MS
+//   [CACHE_BYTES]]]]]]       (0 = the usual value; CACHE_BYTES: of uncompressed frames)
 //   create NAME BYTES | many PREFIX COUNT (PREFIX0 of one block, PREFIX1 of two, ...) | fork SNAPSHOT NAME |
 //   snapshot VOLUME NAME | rm NAME | resize NAME BYTES | stat | flush
 // Every command is answered by one line, "ok ..." or "error TEXT". The store is made when the directory holds
@@ -263,18 +263,19 @@ static void run_command(struct nbd_server *server, char *line)
 
 // ---- Start ----
 
-static void open_store(
-        struct loop **loops, unsigned loop_count, const char *directory, uint64_t log_budget_bytes)
+static void open_store(struct loop **loops, unsigned loop_count, const char *directory,
+        uint64_t log_budget_bytes, uint64_t cache_bytes)
 {
-    // A small log in small files, so that a test can fill it.
-    const struct store_config small = {.log_file_bytes = 1024 * 1024, .log_budget_bytes = log_budget_bytes};
-    const struct store_config *config = log_budget_bytes ? &small : NULL;
+    // A log with a budget is small and in small files, so that a test can fill it.
+    const struct store_config config = {.log_file_bytes = log_budget_bytes ? 1024 * 1024 : 0,
+            .log_budget_bytes = log_budget_bytes,
+            .frame_cache_bytes = cache_bytes};
     struct error err;
     char superblock[4096];
     snprintf(superblock, sizeof superblock, "%s/superblock", directory);
-    if (access(superblock, F_OK) < 0 && store_init(loops[0], directory, config, &err) < 0)
+    if (access(superblock, F_OK) < 0 && store_init(loops[0], directory, &config, &err) < 0)
         die(&err);
-    if (store_open(loops, loop_count, directory, config, &store, &err) < 0)
+    if (store_open(loops, loop_count, directory, &config, &store, &err) < 0)
         die(&err);
 }
 
@@ -291,7 +292,7 @@ int main(int argc, char **argv)
     int listen_fd;
     if (argc < 3) {
         fprintf(stderr, "usage: nbd_daemon STORE SOCKET [LOOPS [NEGOTIATION_MS [LOG_BUDGET_BYTES "
-                        "[PAYLOAD_BYTES [STALL_MS]]]]]\n");
+                        "[PAYLOAD_BYTES [STALL_MS [CACHE_BYTES]]]]]]\n");
         return 2;
     }
     unsigned loop_count = argc > 3 ? (unsigned)atoi(argv[3]) : 2;
@@ -304,7 +305,7 @@ int main(int argc, char **argv)
             return 1;
         }
     }
-    open_store(loops, loop_count, argv[1], argument(argc, argv, 5));
+    open_store(loops, loop_count, argv[1], argument(argc, argv, 5), argument(argc, argv, 8));
     uint64_t payload_bytes = argument(argc, argv, 6);
     nbd_budget_init(&budget, payload_bytes ? payload_bytes : NBD_BUDGET_DEFAULT_BYTES);
     for (unsigned i = 0; i < loop_count; i++) {
