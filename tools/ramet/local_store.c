@@ -7,7 +7,8 @@
 #include "vmglue/json_fields.h"
 
 #include <dirent.h>
-#include <pthread.h>
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 bool local_store_exists(const char *directory)
@@ -42,56 +43,89 @@ int local_store_init(
     return r < 0 ? cli_fail(verb, "%s", err.text) : CLI_DONE;
 }
 
+static void note_line(void *context, const char *sentence)
+{
+    cli_note("%s", sentence);
+}
+
+int local_store_rebuild(const struct verb *verb, const char *directory)
+{
+    struct error err = {0};
+    struct loop *loop;
+    int r = make_loop(verb, &loop);
+    if (r != CLI_DONE)
+        return r;
+    r = store_rebuild_catalog(loop, directory, note_line, NULL, &err);
+    io_ring_loop_destroy(loop);
+    return r < 0 ? cli_fail(verb, "%s", err.text) : CLI_DONE;
+}
+
 // Sentences come from another thread, while this one waits.
 static void take_damage(void *context, const char *sentence)
 {
     json_array_append_new(context, json_fields_text(sentence, strlen(sentence)));
 }
 
-// The loop's thread runs only for the check.
-static int check_open(const struct verb *verb, struct loop *loop, struct store *store, json_t **ret_json)
+static json_t *result_json(const struct store_check_result *result, json_t *damaged)
 {
-    struct store_check_result result;
-    struct error err = {0};
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "volumes",
+            (json_int_t)result->volumes, "bases", (json_int_t)result->bases, "docs", (json_int_t)result->docs,
+            "nodes", (json_int_t)result->nodes, "blocks", (json_int_t)result->blocks, "segments",
+            (json_int_t)result->segments, "log_records", (json_int_t)result->log_records, "leftovers",
+            (json_int_t)result->leftovers, "damages", (json_int_t)result->damages, "damaged", damaged);
+}
+
+// The loop's thread runs only for the check.
+static int check_open(struct loop *loop, struct store *store, json_t *damaged,
+        struct store_check_result *result, struct error *err)
+{
     struct progress progress = {.what = "checking"};
-    json_t *damaged = json_array();
     int r = io_ring_thread_start(loop);
-    if (r < 0) {
-        json_decref(damaged);
-        return cli_fail(verb, "no thread for the check: %s", strerror(-r));
-    }
+    if (r < 0)
+        return error_set(err, r, "no thread for the check: %s", strerror(-r));
     progress_text(&progress, store_directory(store));
-    r = store_check(store, take_damage, damaged, &result, &err);
+    r = store_check(store, take_damage, damaged, result, err);
     progress_end(&progress);
     io_ring_thread_stop(loop);
-    if (r < 0) {
-        json_decref(damaged);
-        return cli_fail(verb, "%s", err.text);
-    }
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "volumes",
-            (json_int_t)result.volumes, "bases", (json_int_t)result.bases, "docs", (json_int_t)result.docs,
-            "nodes", (json_int_t)result.nodes, "blocks", (json_int_t)result.blocks, "segments",
-            (json_int_t)result.segments, "log_records", (json_int_t)result.log_records, "damages",
-            (json_int_t)result.damages, "damaged", damaged);
-    return CLI_DONE;
+    return r;
+}
+
+// A store that cannot be opened is looked at file by file: why it cannot is a damage of its own.
+static int check_files(struct loop *loop, const char *directory, json_t *damaged,
+        struct store_check_result *result, struct error *err)
+{
+    char why[sizeof err->text];
+    snprintf(why, sizeof why, "%s", err->text);
+    int r = store_check_files(loop, directory, take_damage, damaged, result, err);
+    if (r < 0)
+        return r;
+    json_array_insert_new(damaged, 0, json_fields_text(why, strlen(why)));
+    result->damages++;
+    return 0;
 }
 
 int local_store_check(const struct verb *verb, const char *directory, json_t **ret_json)
 {
     struct store_config config = {.read_only = true};
+    struct store_check_result result = {0};
     struct error err = {0};
-    struct store *store;
+    struct store *store = NULL;
     struct loop *loop;
+    json_t *damaged = json_array();
     int status = make_loop(verb, &loop);
-    if (status != CLI_DONE)
-        return status;
-    int r = store_open(&loop, 1, directory, &config, &store, &err);
-    if (r < 0) {
-        status = cli_fail(verb, "%s", err.text);
-    } else {
-        status = check_open(verb, loop, store, ret_json);
+    int r = status != CLI_DONE ? -EIO : store_open(&loop, 1, directory, &config, &store, &err);
+    if (status == CLI_DONE && r == 0) {
+        r = check_open(loop, store, damaged, &result, &err);
         store_close(store);
+    } else if (r == -EBADMSG || r == -EIO) {
+        r = status == CLI_DONE ? check_files(loop, directory, damaged, &result, &err) : r;
     }
-    io_ring_loop_destroy(loop);
-    return status;
+    if (status == CLI_DONE)
+        io_ring_loop_destroy(loop);
+    if (r == 0) {
+        *ret_json = result_json(&result, damaged);
+        return CLI_DONE;
+    }
+    json_decref(damaged);
+    return status == CLI_DONE ? cli_fail(verb, "%s", err.text) : status;
 }

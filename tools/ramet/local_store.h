@@ -10,3 +10,4 @@ int local_store_init(
         const struct verb *verb, const char *directory, uint64_t log_file_bytes, uint64_t log_budget_bytes);
 // Opens it read-only. *ret_json: as POST /v1/store/check answers.
 int local_store_check(const struct verb *verb, const char *directory, json_t **ret_json);
+int local_store_rebuild(const struct verb *verb, const char *directory);

@@ -34,7 +34,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     static const struct verb parts[] = {
             {"store init", "store init [DIR] [--log-budget SIZE] [--log-file SIZE]", NULL, NULL, init},
             {"store stat", "store stat", NULL, NULL, store_stat_verb},
-            {"store check", "store check [DIR]", NULL, NULL, store_check_verb},
+            {"store check", "store check [DIR] [--rebuild-catalog]", NULL, NULL, store_check_verb},
             {"store gc", "store gc [--recompress]", NULL, NULL, store_gc_verb},
             {"store scrub", "store scrub", NULL, NULL, store_scrub_verb},
             {"store seal", "store seal", NULL, NULL, store_seal_verb},
@@ -53,6 +53,8 @@ const struct verb verb_store = {"store", "store init|stat|check|gc|scrub|seal|ex
         "  store stat                     what takes how much space\n"
         "  store check [DIR]              verifies everything, changes nothing; without a daemon too, of a "
         "store that is closed\n"
+        "    --rebuild-catalog            writes a new catalog from log and segments of a closed store; the "
+        "old one is kept\n"
         "  store gc                       frees the space of what nothing needs any more\n"
         "    --recompress                 also compresses everything again, smaller\n"
         "  store scrub                    reads every stored byte, goes on where the last one ended\n"

@@ -146,14 +146,37 @@ static bool daemon_owns(struct cli *cli, const char *directory)
     return owns;
 }
 
+static int rebuild(struct cli *cli, const struct verb *verb, const char *directory)
+{
+    if (directory == NULL)
+        directory = cli_store_dir(cli);
+    if (daemon_owns(cli, directory))
+        return cli_fail(verb, "a daemon owns %s; end it first (`ramet down`)", directory);
+    int status = local_store_rebuild(verb, directory);
+    if (status == CLI_DONE && cli->json) {
+        json_t *json = json_pack("{s:s, s:s}", "directory", directory, "state", "rebuilt");
+        cli_print_json(json);
+        json_decref(json);
+    } else if (status == CLI_DONE) {
+        printf("%s: the catalog is new; the one before lies beside it as catalog.old. `ramet store check %s` "
+               "looks at all of it\n",
+                directory, directory);
+    }
+    return status;
+}
+
 int store_check_verb(struct cli *cli, const struct verb *verb, char **argv)
 {
+    bool rebuild_catalog = false;
+    struct args_option options[] = {{"rebuild-catalog", 0, ARGS_FLAG, &rebuild_catalog}, {0}};
     struct args args;
     json_t *json = NULL;
     int status;
-    if (!cli_parse(cli, verb, argv, NULL, 0, 1, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, options, 0, 1, 0, &args, &status))
         return status;
     const char *directory = args.count == 1 ? args.items[0] : NULL;
+    if (rebuild_catalog)
+        return rebuild(cli, verb, directory);
     if (daemon_owns(cli, directory)) {
         json = call_long(cli, verb, "/v1/store/check", "checking", json_object());
         status = json == NULL ? CLI_FAILED : CLI_DONE;

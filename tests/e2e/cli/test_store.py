@@ -176,6 +176,13 @@ class SpecialData(StoreCase):
         for name in list(kinds)[1::2]:
             self.assertEqual(self.content("s-" + name), kinds[name], name)
         self.check()
+        # Blocks that imitate headers and footers confuse no rebuilding.
+        self.daemon.stop()
+        self.daemon.ramet("store", "check", "--rebuild-catalog", self.daemon.store)
+        self.check_closed()
+        self.daemon.start(*self.OPTIONS)
+        for name in list(kinds)[1::2]:
+            self.assertEqual(self.content(name), kinds[name], name)
 
     def test_D08_one_block_65536_times_and_forks(self):
         """More references than 16 bits count, of one block."""
@@ -267,6 +274,26 @@ class Health(StoreCase):
                 self.assertEqual(result.stdout, content)
         self.assertEqual(len(bad), 1, "one volume is touched, and it gives an error")
         self.assertIn(bad[0], said)
+
+    def test_rebuild_after_the_catalog_is_lost(self):
+        self.fill()
+        self.daemon.ramet("volume", "snapshot", "a", "snap")
+        self.daemon.ramet("volume", "rm", "b")
+        self.daemon.ramet("store", "check", "--rebuild-catalog", self.daemon.store, status=1)
+        self.assertIn("daemon", self.daemon.stderr)
+        self.daemon.stop()
+        shutil.rmtree(self.daemon.store + "/catalog")
+        result = subprocess.run([rig.BIN + "/rametd", "--store", self.daemon.store, "--run", self.daemon.run], capture_output=True,
+                                text=True, timeout=rig.HANG_SECS)
+        self.assertEqual(result.returncode, 1, "a store without its catalog is not opened as an empty one")
+        self.assertIn("rebuild-catalog", result.stderr)
+        self.daemon.ramet("store", "check", "--rebuild-catalog", self.daemon.store)
+        self.check_closed()
+        self.daemon.start(*self.OPTIONS)
+        self.assertEqual(sorted(v["name"] for v in self.daemon.json("volume", "ls")), ["a", "c"], "deleted things stay deleted")
+        for name in ("a", "c"):
+            self.assertEqual(self.content(name), self.contents[name])
+        self.assertEqual(self.content("snap"), self.contents["a"])
 
     # ---- D03: files of the right name and wrong content ----
 
