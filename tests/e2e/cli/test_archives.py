@@ -71,6 +71,20 @@ class Archives(rig.Case):
         self.assertNotEqual(self.content(self.other, "disk"), self.content(self.daemon, "disk"))
         self.assertEqual(self.content(self.other, "second"), self.content(self.daemon, "second"))
 
+    def test_golden_an_archive_of_format_1(self):
+        """An archive that was written when the format was new: a snapshot, and its volume, which was changed afterwards."""
+        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../golden/archive-1.ramet")
+        then = bytearray(64 * 1024 + 512)
+        then[:11], then[-3:] = b"golden text", b"end"
+        then[8192:12288] = bytes(i * 7 & 255 for i in range(4096))
+        now = bytearray(then)
+        now[8192:12288], now[16384:20480] = bytes(4096), b"\t" * 4096
+        self.daemon.ramet("store", "import", golden)
+        self.assertEqual(self.content(self.daemon, "golden-then"), then)
+        self.assertEqual(self.content(self.daemon, "golden"), now)
+        ranges = self.daemon.json("volume", "diff", "golden-then", "golden")["ranges"]
+        self.assertEqual([(r["offset"], r["length"]) for r in ranges], [(8192, 4096), (16384, 4096)])
+
     def test_through_a_pipe(self):
         self.family()
         out = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "store", "export", "second", "kid", "-"],
