@@ -48,7 +48,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 const struct verb verb_store = {"store", "store init|stat|check|gc|scrub|seal|export|import ...",
         "The store as a whole: make one, its space, its health, archives",
         "  store init [DIR]               an empty store\n"
-        "    --log-budget SIZE            the log never takes more than this (default: 48G)\n"
+        "    --log-budget SIZE            the log never takes more than this (default: 4G)\n"
         "    --log-file SIZE              size of one log file (default: 64M)\n"
         "  store stat                     what takes how much space\n"
         "  store check [DIR]              verifies everything, changes nothing; without a daemon too, of a "

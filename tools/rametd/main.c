@@ -41,12 +41,13 @@ static const char usage[] =
         "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
         "  --log-budget SIZE    the log never takes more than this\n"
         "  --seal-log SIZE      seal when the log holds this much (default: a quarter of its budget)\n"
-        "  --seal-age SECS      seal what is older than this (default: 300)\n"
+        "  --seal-age SECS      seal what is older than this (default: 300; 0 = never)\n"
         "  --quota SIZE         all files of the store together; guests get \"no space\" before it is "
         "reached "
         "(default: none)\n"
         "  --reserve SIZE       left free on the file system, for sealing and collecting\n"
-        "  --cache SIZE         sealed data in memory, uncompressed\n"
+        "  --cache SIZE         sealed data in memory, uncompressed (default: a sixteenth of memory, 64M to "
+        "1G)\n"
         "  --node-cache SIZE    maps of volumes in memory\n"
         "  --index-cache SIZE   footers of segments in memory\n"
         "  --fingerprints SIZE  index that finds equal blocks (default: 256M); a smaller one finds fewer\n"
@@ -78,6 +79,15 @@ static const char *complaint(const struct daemon_config *config, uint64_t shards
     if (store->quota_bytes != 0 && store->quota_bytes < 1 << 20)
         return "--quota is less than 1 MiB";
     return NULL;
+}
+
+// Sealed data is read past the page cache, so what is hot must fit here.
+static uint64_t default_cache_bytes(void)
+{
+    const uint64_t least = UINT64_C(64) << 20, most = UINT64_C(1) << 30;
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    uint64_t share = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes / 16 : 0;
+    return share < least ? least : share > most ? most : share;
 }
 
 // 0 go on, otherwise the exit status; *ret_done: nothing more to do.
@@ -118,6 +128,8 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     if (wrong != NULL)
         return fail_usage(wrong);
     config->shards = (unsigned)shards;
+    if (store->frame_cache_bytes == 0)
+        store->frame_cache_bytes = default_cache_bytes();
     store->seal_age_ns = age * 1000000000;
     return 0;
 }
