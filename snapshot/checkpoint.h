@@ -87,7 +87,7 @@ struct cut {
 struct checkpoint { // of a store; the background task's, but for what is marked
     struct checkpoint_db *db;
     struct checkpoint_rows rows;
-    struct cut *cut; // made, and not yet committed
+    struct cut *cut;                                                      // made, and not yet committed
     _Atomic uint64_t checkpoints, sealed_blocks, dedup_hits, zero_blocks; // since the opening
     uint64_t load_segment;         // footers before it are in the fingerprint index
     struct collection *collection; // under way, between slices too; else NULL
