@@ -33,6 +33,7 @@ struct ring_loop {
     struct loop_work *posted_head, **posted_tail; // protected by posted_lock
     _Atomic bool sleeping;
     int wake_fd;
+    int spare_fd; // given up for the sync of a directory when the process has no descriptor left
     uint64_t wake_value;
     bool wake_armed;
     pthread_t thread;
@@ -207,9 +208,27 @@ static void run_timers(struct ring_loop *self)
 }
 
 // The middle steps of a directory sync; true when the operation goes on.
+static void spare_take(struct ring_loop *self)
+{
+    if (self->spare_fd < 0)
+        self->spare_fd = fcntl(self->wake_fd, F_DUPFD_CLOEXEC, 0);
+}
+
+// A directory that cannot be synced stops the log: that must not come from too many connections.
+static int64_t open_with_spare(struct ring_loop *self, const char *path)
+{
+    if (self->spare_fd >= 0)
+        close(self->spare_fd);
+    self->spare_fd = -1;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
 static bool continue_dir_sync(struct ring_loop *self, struct io_op *op, int64_t *result)
 {
     if (op->loop_private[0] == DIR_OPEN) {
+        if (*result == -EMFILE || *result == -ENFILE)
+            *result = open_with_spare(self, op->path);
         if (*result < 0)
             return false;
         op->loop_private[0] = DIR_FSYNC;
@@ -221,6 +240,7 @@ static bool continue_dir_sync(struct ring_loop *self, struct io_op *op, int64_t 
         return true;
     }
     close((int)op->loop_private[1]);
+    spare_take(self);
     return false;
 }
 
@@ -395,6 +415,8 @@ int io_ring_loop_create(unsigned index, unsigned entries, struct loop **ret_loop
         free(self);
         return r;
     }
+    self->spare_fd = -1;
+    spare_take(self);
     pthread_mutex_init(&self->posted_lock, NULL);
     self->posted_tail = &self->posted_head;
     self->loop.ops = &ring_ops;
@@ -410,6 +432,8 @@ struct loop *io_ring_loop_destroy(struct loop *loop)
     struct ring_loop *self = ring_loop(loop);
     io_uring_queue_exit(&self->ring);
     close(self->wake_fd);
+    if (self->spare_fd >= 0)
+        close(self->spare_fd);
     pthread_mutex_destroy(&self->posted_lock);
     free(self);
     return NULL;

@@ -42,6 +42,23 @@ static uint64_t rounded_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
+// Where the process has no descriptor left, one of a segment's that idles makes room.
+static int64_t open_new(struct segments *segments, struct task *task, const char *path)
+{
+    for (;;) {
+        struct io_op open = {.code = IO_OPEN,
+                .path = path,
+                .flags = O_RDWR | O_CREAT | O_EXCL | O_DIRECT,
+                .mode = SEGMENT_READ_MODE};
+        int64_t r = task_io(task, &open);
+        int idle = r == -EMFILE || r == -ENFILE ? segment_take_descriptor(segments) : -1;
+        if (idle < 0)
+            return r;
+        struct io_op shut = {.code = IO_CLOSE, .fd = idle};
+        task_io(task, &shut);
+    }
+}
+
 int segment_output_begin(struct segment_output *output, struct segments *segments, struct task *task,
         const struct segment_header *header, struct segment_index *index, pthread_mutex_t *mutex)
 {
@@ -49,11 +66,7 @@ int segment_output_begin(struct segment_output *output, struct segments *segment
             .segments = segments, .task = task, .header = *header, .lock = mutex, .fd = -1};
     output->index = index != NULL ? index : &output->own_index;
     output->path = segment_path(segments, header->number, header->generation);
-    struct io_op open = {.code = IO_OPEN,
-            .path = output->path,
-            .flags = O_RDWR | O_CREAT | O_EXCL | O_DIRECT,
-            .mode = SEGMENT_READ_MODE};
-    int64_t fd = task_io(task, &open);
+    int64_t fd = open_new(segments, task, output->path);
     if (fd < 0) {
         free(output->path);
         return (int)fd;
