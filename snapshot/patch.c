@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { STEP_NODES = 512 };
+enum { STEP_NODES = 512, STEP_TREES = 256 };
 
 struct patching {
     struct task *task;
@@ -19,29 +19,40 @@ struct patching {
     // The tree of this step:
     struct volume *volume;
     struct base *base;
-    uint64_t id; // of the one begun, 0 = choose
+    uint64_t id;                 // of the one begun, 0 = choose
+    unsigned base_at, volume_at; // those before were clean
     bool is_volume;
     uint64_t position;
     bool finished;
     struct task_event event;
 };
 
-static bool find_unclean_locked(struct patching *self)
+static bool find_further_locked(struct patching *self)
 {
     struct catalog *catalog = &self->store->catalog;
-    for (unsigned i = 0; i < catalog->base_count; i++)
-        if (catalog->bases[i]->clean_file < self->cut->file) {
-            self->id = catalog->bases[i]->info.id.value;
+    for (; self->base_at < catalog->base_count; self->base_at++)
+        if (catalog->bases[self->base_at]->clean_file < self->cut->file) {
+            self->id = catalog->bases[self->base_at]->info.id.value;
             self->is_volume = false;
             return true;
         }
-    for (unsigned i = 0; i < catalog->volume_count; i++)
-        if (catalog->volumes[i]->clean_file < self->cut->file) {
-            self->id = catalog->volumes[i]->info.id.value;
+    for (; self->volume_at < catalog->volume_count; self->volume_at++)
+        if (catalog->volumes[self->volume_at]->clean_file < self->cut->file) {
+            self->id = catalog->volumes[self->volume_at]->info.id.value;
             self->is_volume = true;
             return true;
         }
     return false;
+}
+
+// Goes on where the last one was found, or each tree would cost a look at all. Rows come and go meanwhile,
+// and places move: only a look at all that finds nothing is the end.
+static bool find_unclean_locked(struct patching *self)
+{
+    if (find_further_locked(self))
+        return true;
+    self->base_at = self->volume_at = 0;
+    return find_further_locked(self);
 }
 
 // Sets volume or base to the tree of this step; both NULL when there is none left.
@@ -71,7 +82,7 @@ static void choose(struct patching *self)
     pthread_mutex_unlock(&store->lock);
 }
 
-static void step_end(struct patching *self, bool clean)
+static void tree_end(struct patching *self, bool clean)
 {
     if (clean) {
         if (self->volume != NULL)
@@ -81,6 +92,10 @@ static void step_end(struct patching *self, bool clean)
         self->id = 0;
     }
     self->base = base_close(self->base);
+}
+
+static void step_end(struct patching *self)
+{
     txn_exclusive_end(self->store);
     task_event_set(&self->event, 0);
 }
@@ -97,7 +112,8 @@ static void volume_step_back(struct loop_work *work)
     struct patching *self = step->self;
     bool clean = step->clean;
     free(step);
-    step_end(self, clean);
+    tree_end(self, clean);
+    step_end(self);
 }
 
 static void volume_step_run(struct loop_work *work)
@@ -115,12 +131,18 @@ static void volume_step_run(struct loop_work *work)
 static void step_begin(void *context)
 {
     struct patching *self = context;
+    unsigned budget = STEP_NODES;
     choose(self);
+    for (unsigned trees = 0; self->base != NULL; trees++) {
+        bool clean = tree_patch(&self->store->space, &self->base->tree, cut_forward, self->cut,
+                &self->garbage, &self->position, &budget);
+        tree_end(self, clean);
+        if (!clean || budget == 0 || trees == STEP_TREES)
+            break;
+        choose(self);
+    }
     if (self->volume == NULL) {
-        unsigned budget = STEP_NODES;
-        bool clean = self->base == NULL || tree_patch(&self->store->space, &self->base->tree, cut_forward,
-                                                   self->cut, &self->garbage, &self->position, &budget);
-        step_end(self, clean);
+        step_end(self);
         return;
     }
     struct volume_step *step = calloc(1, sizeof *step);
