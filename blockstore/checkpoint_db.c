@@ -28,6 +28,7 @@ struct checkpoint_db {
     void *handle;
     bool read_only;
     bool failed; // the disk fails: no more commits
+    bool in_doubt;
     uint64_t map_bytes;
     char *directory, *data_path;
     int fd;       // data.mdb, for reading
@@ -313,6 +314,11 @@ struct checkpoint_db *checkpoint_db_close(struct checkpoint_db *db)
     return NULL;
 }
 
+bool checkpoint_db_in_doubt(const struct checkpoint_db *db)
+{
+    return db->in_doubt;
+}
+
 // Reading and committing
 
 int checkpoint_db_read(
@@ -418,7 +424,7 @@ static int commit_failed(
                 db->directory, (unsigned long long)(db->map_bytes / MIB));
     struct error undo;
     if (commit_undo(db, has, &undo) < 0) {
-        db->failed = true;
+        db->failed = db->in_doubt = true;
         return error_set(err, r,
                 "cannot write the catalog %s: %s; then: %s; open it again to see whether it is whole",
                 db->directory, mdb_strerror(code), undo.text);

@@ -48,3 +48,6 @@ int checkpoint_db_read(
 // Makes the content exactly `rows` (ascending by kind and id, no doubles); writes only what differs.
 int checkpoint_db_commit(
         struct checkpoint_db *db, const struct checkpoint_row *rows, size_t count, struct error *err);
+// A commit failed, and so did putting back what it wrote: the next opening may find those rows. What they
+// name must stay.
+bool checkpoint_db_in_doubt(const struct checkpoint_db *db);

@@ -60,6 +60,9 @@ static struct base *lasting_base(struct store *store, uint64_t id)
 static int check_create(struct store *store, struct txn_op *ops, unsigned index, struct error *err)
 {
     struct txn_op *op = &ops[index];
+    if (op->domain == DOMAIN_OF_BLOBS)
+        return error_set(err, -EINVAL, "dedup domain %llu is the store's own; choose another",
+                (unsigned long long)op->domain);
     if (op->base != 0) {
         struct base *parent = lasting_base(store, op->base);
         if (parent != NULL && op->size_bytes == 0)

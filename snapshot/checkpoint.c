@@ -350,10 +350,13 @@ static int run_once(struct task *task, struct store *store, struct error *err)
                 r == -ENOSPC ? "; the log has no file left" : "");
     struct cut *cut = checkpoint->cut;
     r = seal_cut(task, store, cut, &sealed, err);
-    if (r < 0)
+    if (r < 0) {
+        checkpoint->files_leave = true;
         return r;
+    }
     r = commit(task, store, cut, &sealed, err);
     if (r < 0) {
+        checkpoint->files_leave = true;
         for (size_t i = 0; i < cut->count; i++)
             tree_unseal(&store->space, &cut->roots[i].tree);
         for (size_t i = 0; i < cut->file_count; i++) {
@@ -373,8 +376,11 @@ int checkpoint_run(struct task *task, struct store *store, struct error *err)
 {
     bool earlier = store->checkpoint->cut != NULL; // that one does not hold what came since
     int r = run_once(task, store, err);
-    if (r == -ENOSPC && space_reserve_release(task, store))
-        r = run_once(task, store, err);
+    if (r == -ENOSPC) {
+        space_clear(task, store); // what this one wrote, before the next one needs the room
+        if (space_reserve_release(task, store))
+            r = run_once(task, store, err);
+    }
     if (r == 0 && earlier)
         r = run_once(task, store, err);
     space_clear(task, store);

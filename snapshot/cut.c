@@ -55,6 +55,7 @@ static void take_roots_locked(struct store *store, struct cut *cut)
         add_root(cut, &(struct cut_root){.row = {.kind = CHECKPOINT_DOC, .id = row->doc.id.value},
                               .lasting = true,
                               .tree = tree_empty(1),
+                              .domain = DOMAIN_OF_BLOBS,
                               .blob_first = row->blob_first,
                               .blob_blocks = blocks});
     }
@@ -109,8 +110,8 @@ int cut_take(struct task *task, struct store *store, struct cut **ret_cut)
     txn_exclusive_begin(store, take_turn, &taking);
     int r = (int)task_wait(task, &taking.event);
     if (r < 0) {
-        free(taking.cut->roots);
-        free(taking.cut);
+        taking.cut->file_count = 0; // nothing is forwarded yet
+        cut_free(store, taking.cut);
         return r;
     }
     struct cut *cut = taking.cut;

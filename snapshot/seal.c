@@ -392,7 +392,7 @@ static int seal_node(void *context, const locator_t *slots, unsigned level, loca
     return r;
 }
 
-// ---- Blobs: consecutive slots, not shared ----
+// ---- Blobs: consecutive slots, in a domain where nobody looks: not shared, after a restart neither ----
 
 static int seal_blob(struct seal *self, struct cut_root *root)
 {
@@ -402,7 +402,7 @@ static int seal_blob(struct seal *self, struct cut_root *root)
         root->row.root = root->blob_first;
         return 0;
     }
-    struct seal_writer *slot = writer_of(self, 0, SEGMENT_DATA);
+    struct seal_writer *slot = writer_of(self, root->domain, SEGMENT_DATA);
     self->run_count = 0;
     for (uint64_t i = 0; i < root->blob_blocks; i++)
         add_run(self, locator_next(root->blob_first, i), self->data, (unsigned)i);
@@ -436,6 +436,17 @@ void seal_result_free(struct seal_result *result)
     memset(result, 0, sizeof *result);
 }
 
+static int finish_writers(struct seal *self)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < self->writer_count; i++)
+        r = finish_writer(self, &self->writers[i]);
+    if (r == 0) // else what is left of them is to be undone
+        self->writer_count = 0;
+    return r;
+}
+
+// Roots come by domain: no more than one domain's writers are open, however many there are.
 static int seal_roots(struct seal *self)
 {
     const struct tree_sealer sealer = {
@@ -443,6 +454,8 @@ static int seal_roots(struct seal *self)
     int r = 0;
     for (size_t i = 0; r == 0 && i < self->cut->count; i++) {
         struct cut_root *root = &self->cut->roots[i];
+        if (self->root != NULL && self->root->domain != root->domain && (r = finish_writers(self)) < 0)
+            break;
         self->root = root;
         root->row.height = root->tree.height;
         if (root->row.kind == CHECKPOINT_DOC)
@@ -450,9 +463,7 @@ static int seal_roots(struct seal *self)
         else
             r = tree_seal(&self->store->space, &root->tree, &sealer, &root->row.root);
     }
-    for (unsigned i = 0; r == 0 && i < self->writer_count; i++)
-        r = finish_writer(self, &self->writers[i]);
-    return r;
+    return r < 0 ? r : finish_writers(self);
 }
 
 // Nothing of a seal that failed may be found again.

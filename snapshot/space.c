@@ -152,6 +152,8 @@ static void look_again(void *context)
 void space_clear(struct task *task, struct store *store)
 {
     struct segments_stat stat;
+    if (checkpoint_db_in_doubt(store->checkpoint->db)) // the next opening knows what the catalog names
+        return;
     if (!store->checkpoint->files_leave || segments_collect_files(store->segments, task) < 0)
         return; // at the next chance
     segments_stat(store->segments, &stat);

@@ -97,6 +97,7 @@ struct store {
 };
 
 #define DOMAIN_OF_PARENT UINT64_MAX
+#define DOMAIN_OF_BLOBS (UINT64_MAX - 1) // of device states: no volume is in it, so nobody looks there
 
 enum txn_op_type {
     TXN_VOLUME_CREATE = 1,
