@@ -51,6 +51,10 @@ static inline locator_t locator_segment(uint64_t segment, uint64_t slot)
     return segment << 28 | slot << 4 | LOCATOR_SEGMENT_KIND;
 }
 
+// A block that was damaged in the log when it was sealed. Segment 0 does not exist, so whoever reads it gets
+// an error, never other bytes.
+#define LOCATOR_LOST locator_segment(0, 0)
+
 static inline bool locator_is_segment(locator_t locator)
 {
     return (locator & 15) == LOCATOR_SEGMENT_KIND;

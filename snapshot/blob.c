@@ -41,7 +41,8 @@ static void read_done(struct log_read *read, int result)
 
 static void sealed_done(struct segment_read *read, int result)
 {
-    finish((struct blob_read *)((char *)read - offsetof(struct blob_read, sealed)), result);
+    finish((struct blob_read *)((char *)read - offsetof(struct blob_read, sealed)),
+            result == -ENOENT ? -EBADMSG : result);
 }
 
 static void start(struct loop_work *work)

@@ -195,7 +195,7 @@ static void list_roots(struct mark *mark)
     for (size_t i = 0; i < rows->root_count; i++) {
         const struct checkpoint_root *row = &rows->roots[i];
         bool doc = row->kind == CHECKPOINT_DOC;
-        if (locator_is_segment(row->root))
+        if (locator_is_segment(row->root) && row->root != LOCATOR_LOST)
             add_root(mark, (struct mark_root){.kind = row->kind,
                                    .locator = row->root,
                                    .level = doc ? 0 : row->height - 1,
@@ -251,7 +251,7 @@ static int mark_leaf(struct mark *mark, struct mark_level *leaf, struct error *e
     struct mark_segment *segment;
     bool new;
     for (unsigned i = 0; i < TREE_FANOUT; i++) {
-        if (!locator_is_segment(leaf->slots[i]))
+        if (!locator_is_segment(leaf->slots[i]) || leaf->slots[i] == LOCATOR_LOST)
             continue;
         int r = mark_slot(mark, leaf->slots[i], SEGMENT_DATA, &segment, &new, err);
         if (r < 0)

@@ -203,6 +203,29 @@ static const uint8_t *block_of(const struct seal *self, unsigned i)
     return self->data + (size_t)i * BLOCK_SIZE;
 }
 
+// Some blocks are damaged: they are sealed as lost, one by one, so that the log can go on.
+static int find_lost(struct seal *self)
+{
+    unsigned runs = self->run_count;
+    struct seal_run failed[TREE_FANOUT];
+    memcpy(failed, self->runs, runs * sizeof *failed);
+    self->run_count = 0;
+    for (unsigned i = 0; i < runs; i++)
+        for (unsigned k = 0; failed[i].result < 0 && k < failed[i].count; k++)
+            self->runs[self->run_count++] = (struct seal_run){.first = locator_next(failed[i].first, k),
+                    .count = 1,
+                    .at = failed[i].at + k,
+                    .buffer = failed[i].buffer};
+    int r = read_runs(self);
+    for (unsigned i = 0; r < 0 && i < self->run_count; i++) {
+        if (self->runs[i].result == -EBADMSG)
+            self->blocks[self->runs[i].at].result = LOCATOR_LOST;
+        else if (self->runs[i].result < 0)
+            return self->runs[i].result;
+    }
+    return r == -EBADMSG ? 0 : r;
+}
+
 // Which log blocks of the leaf are not sealed yet.
 static int gather(struct seal *self, const locator_t *slots, unsigned count)
 {
@@ -220,6 +243,8 @@ static int gather(struct seal *self, const locator_t *slots, unsigned count)
         add_run(self, slots[i], self->data, self->block_count++);
     }
     int r = read_runs(self);
+    if (r == -EBADMSG)
+        r = find_lost(self);
     self->result->bytes_read += (uint64_t)self->block_count * BLOCK_SIZE;
     return r < 0 ? error_set(self->err, r, "cannot read the log in %s for sealing: %s",
                            store_directory(self->store), strerror(-r))
@@ -271,13 +296,16 @@ static void classify(struct seal *self, const struct seal_writer *slot)
     for (unsigned i = 0; i < self->block_count; i++) {
         struct seal_block *block = &self->blocks[i];
         const uint8_t *bytes = block_of(self, i);
+        if (block->result != 0) // lost
+            continue;
         if (is_zero(bytes)) {
             block->result = LOCATOR_ZERO;
             self->result->zero_blocks++;
             continue;
         }
         block->fingerprint = fingerprint_of(&slot->key, bytes);
-        if (i > 0 && self->blocks[i - 1].fingerprint.low == block->fingerprint.low &&
+        if (i > 0 && self->blocks[i - 1].result != LOCATOR_LOST &&
+                self->blocks[i - 1].fingerprint.low == block->fingerprint.low &&
                 memcmp(bytes, bytes - BLOCK_SIZE, BLOCK_SIZE) == 0) {
             block->same_as_before = true;
             continue;
@@ -407,6 +435,10 @@ static int seal_blob(struct seal *self, struct cut_root *root)
     for (uint64_t i = 0; i < root->blob_blocks; i++)
         add_run(self, locator_next(root->blob_first, i), self->data, (unsigned)i);
     int r = read_runs(self);
+    if (r == -EBADMSG) {
+        root->row.root = LOCATOR_LOST;
+        return 0;
+    }
     if (r < 0)
         return error_set(self->err, r, "cannot read a snapshot's device state in %s: %s",
                 store_directory(self->store), strerror(-r));

@@ -2,6 +2,7 @@
 // Sealing on a real ring: what was written reads the same from segments, after restarts, in forks and
 // snapshots; equal blocks are stored once; log files retire; a store rewritten for ever never fills its log.
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -255,12 +256,76 @@ static void rewriting_for_ever_never_fills_the_log(void **state)
     expect_blocks(world, a, 299 * 37 % 2000, 200, 1000000 + 299 * 1000);
 }
 
+// Flips a bit in the log wherever this block lies.
+static void damage(struct world *world, uint64_t seed)
+{
+    char command[128], path[256];
+    uint8_t wanted[BLOCK_SIZE], block[BLOCK_SIZE];
+    unsigned found = 0;
+    fill_block(wanted, seed);
+    for (unsigned number = 1; number < 40; number++) {
+        snprintf(path, sizeof path, "%s/log/%08u", world->directory, number);
+        int fd = open(path, O_RDWR);
+        for (off_t at = 0; fd >= 0 && pread(fd, block, sizeof block, at) == sizeof block;
+                at += sizeof block) {
+            if (memcmp(block, wanted, sizeof block) != 0)
+                continue;
+            block[99] ^= 8;
+            assert_int_equal(pwrite(fd, block, sizeof block, at), sizeof block);
+            found++;
+        }
+        if (fd >= 0)
+            close(fd);
+    }
+    assert_int_equal(found, 1);
+    snprintf(command, sizeof command, "sync -f %s", world->directory);
+    assert_int_equal(system(command), 0);
+}
+
+static void count_damage(void *context, const char *sentence)
+{
+    ++*(unsigned *)context;
+}
+
+static void a_block_damaged_in_the_log_is_lost_alone(void **state)
+{
+    struct world *world = *state;
+    struct error err = {0};
+    struct volume_id id = create(world, "a", (struct base_id){0});
+    write_blocks(world, id, 10, 300, 1000);
+    damage(world, 1100);
+    seal(world);
+    for (int round = 0; round < 2; round++) {
+        struct volume *volume;
+        uint8_t bytes[2 * BLOCK_SIZE];
+        expect_blocks(world, id, 10, 100, 1000);
+        expect_blocks(world, id, 111, 199, 1101);
+        assert_int_equal(volume_open(world->store, id, &volume), 0);
+        assert_int_equal(volume_read_wait(volume, 110 * BLOCK_SIZE, bytes, BLOCK_SIZE), -EBADMSG);
+        assert_int_equal(volume_read_wait(volume, 109 * BLOCK_SIZE, bytes, sizeof bytes), -EBADMSG);
+        volume_close(volume);
+        struct store_gc_result collected;
+        good(store_gc(world->store, STORE_GC_RECOMPRESS, &collected, &err), &err);
+        struct store_check_result checked;
+        unsigned damages = 0;
+        good(store_check(world->store, count_damage, &damages, &checked, &err), &err);
+        assert_int_equal(damages, 1);
+        world_close(world);
+        world_open(world);
+    }
+    write_blocks(world, id, 110, 1, 5);
+    seal(world);
+    expect_blocks(world, id, 110, 1, 5);
+    expect_blocks(world, id, 111, 199, 1101);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test_setup_teardown(sealed_blocks_read_the_same, setup, teardown),
             cmocka_unit_test_setup_teardown(equal_blocks_are_stored_once, setup, teardown),
             cmocka_unit_test_setup_teardown(forks_and_snapshots_are_sealed_once, setup, teardown),
+            cmocka_unit_test_setup_teardown(a_block_damaged_in_the_log_is_lost_alone, setup, teardown),
             cmocka_unit_test_setup_teardown(rewriting_for_ever_never_fills_the_log, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
