@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOTS_TRIES = 100 };
+enum { SPARED_FILES = 4, ROOTS_TRIES = 100 };
 static const uint64_t ROOTS_WAIT_NS = UINT64_C(10) * 1000 * 1000;
 
 // ---- Opening ----
@@ -340,11 +340,28 @@ static int take_cut(struct task *task, struct store *store, struct cut **ret_cut
     return r;
 }
 
+// A cut that could not be sealed also holds what has been deleted since, and needs room for it. While the log
+// has files to spare, a new cut takes its place; each costs one.
+static void renew_cut(struct task *task, struct store *store)
+{
+    struct checkpoint *checkpoint = store->checkpoint;
+    struct cut *fresh;
+    struct log_stat stat;
+    log_stat(store->log, &stat);
+    if (stat.used_files + SPARED_FILES > stat.budget_files || cut_take(task, store, &fresh) < 0)
+        return;
+    cut_grace(task, store);
+    cut_free(store, checkpoint->cut);
+    checkpoint->cut = fresh;
+}
+
 static int run_once(struct task *task, struct store *store, struct error *err)
 {
     struct checkpoint *checkpoint = store->checkpoint;
     struct seal_result sealed;
     int r = 0;
+    if (checkpoint->cut != NULL)
+        renew_cut(task, store);
     if (checkpoint->cut == NULL && (r = take_cut(task, store, &checkpoint->cut)) < 0)
         return error_set(err, r, "cannot begin a checkpoint of %s: %s%s", store->directory, strerror(-r),
                 r == -ENOSPC ? "; the log has no file left" : "");
