@@ -47,6 +47,7 @@ struct sandbox {
     struct vm *vm;
     unsigned vm_generation;      // (lock) events of earlier VMMs are ignored
     bool reset_asked, shut_down; // (lock) by the guest
+    char exit_detail[256];       // (lock) how the VMM ended; empty while it runs
     unsigned io_errors; // (lock) failed disk requests since one worker looks after them; 0 = none does
     struct dirty_pages *dirty;
     int nbd_listen_fd; // -1 = none

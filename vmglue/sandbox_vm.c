@@ -14,11 +14,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -27,7 +29,8 @@ enum {
     ADOPT_TIMEOUT_MS = 30000,
     REACH_TIMEOUT_MS = 5000,
     IDENTITY_TIMEOUT_MS = 60000,
-
+    EXIT_TIMEOUT_MS = 1000, // a broken connection is seen before the end of the process is
+    DETAIL_TIMEOUT_S = 10,  // from its end to the words about it
     KILL_TIMEOUT_MS = 30000
 };
 static const char DISK_EXPORT[] = "disk";
@@ -175,6 +178,25 @@ static int check_compat(const struct vm_config *config, const char *saved, struc
     return r;
 }
 
+// A guest that did not answer because its VMM has ended (a damaged memory image): how it ended is the reason.
+static int explain_end(struct sandbox *sandbox, int result, struct error *err)
+{
+    struct sandboxes *all = sandbox->all;
+    struct pollfd ended = {.fd = sandbox->vm->pid_fd, .events = POLLIN};
+    if (poll(&ended, 1, EXIT_TIMEOUT_MS) <= 0)
+        return result;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += DETAIL_TIMEOUT_S;
+    pthread_mutex_lock(&all->lock);
+    while (sandbox->exit_detail[0] == '\0' && pthread_cond_timedwait(&all->changed, &all->lock, &until) == 0)
+        ;
+    if (sandbox->exit_detail[0] != '\0')
+        error_set(err, result, "the guest did not answer: %s", sandbox->exit_detail);
+    pthread_mutex_unlock(&all->lock);
+    return result;
+}
+
 // The VMM and what hangs on it, up to the first answer of the guest.
 static int start_vmm(struct sandbox *sandbox, const struct vm_config *config, struct error *err)
 {
@@ -191,7 +213,7 @@ static int start_vmm(struct sandbox *sandbox, const struct vm_config *config, st
         r = fresh_identity(sandbox, err);
     if (r == 0)
         r = open_memory(sandbox, err);
-    return r;
+    return r < 0 ? explain_end(sandbox, r, err) : 0;
 }
 
 int sandbox_vm_start(
@@ -207,6 +229,7 @@ int sandbox_vm_start(
     pthread_mutex_lock(&all->lock);
     sandbox->vm_generation++;
     sandbox->reset_asked = sandbox->shut_down = false;
+    sandbox->exit_detail[0] = '\0';
     sandbox->io_errors = 0;
     pthread_mutex_unlock(&all->lock);
     sandbox_vm_clean(all, sandbox->record.id); // what an earlier VMM of this sandbox may have left

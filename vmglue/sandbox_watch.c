@@ -205,6 +205,13 @@ void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *det
         pthread_mutex_unlock(&all->lock);
         break;
     case VM_EVENT_EXITED:
+        pthread_mutex_lock(&all->lock); // who waits for the guest's answer wants to know
+        snprintf(sandbox->exit_detail, sizeof sandbox->exit_detail, "%s",
+                detail == NULL || detail[0] == '\0' ? "the VMM ended by itself" : detail);
+        pthread_cond_broadcast(&all->changed);
+        pthread_mutex_unlock(&all->lock);
+        start_work(sandbox, kind, detail);
+        break;
     case VM_EVENT_IO_ERROR:
         start_work(sandbox, kind, detail);
         break;
