@@ -105,7 +105,7 @@ static bool has_room_locked(struct log *log, struct log_append *append, bool *re
     bool small = append->kind == RECORD_RETIRE || append->kind == RECORD_OPEN;
     uint64_t need = 1 + append->payload_blocks, slack = small ? 0 : RETIRE_ROOM_BLOCKS;
     *ret_rotate = log->current->used_blocks + need + slack > log->file_blocks;
-    if (append->reserve || log->hurry)
+    if (append->reserve || append->hurried)
         return !*ret_rotate || log->used_files < log->budget_files - CUT_FILES;
     if (*ret_rotate && log->grow_refused)
         return false;
@@ -151,11 +151,12 @@ static enum admission admit_locked(struct log *log, struct log_append *append)
     bool room = has_room_locked(log, append, &rotate);
     if (room && !rotate)
         return ADMIT_GO;
-    if (room && spare_expected_locked(log, append->reserve || log->hurry))
+    if (room && spare_expected_locked(log, append->reserve || append->hurried))
         return ADMIT_ROTATE;
     if (log->config.pressure != NULL)
         log->config.pressure(log->config.context);
-    bool wait = append->kind < RECORD_OPEN && !log->hurry && (log_retire_expected_locked(log) || log->relief);
+    bool wait = append->kind < RECORD_OPEN && !append->hurried &&
+                (log_retire_expected_locked(log) || log->relief);
     return wait ? ADMIT_WAIT : ADMIT_NO_SPACE;
 }
 
@@ -323,10 +324,8 @@ void log_append(struct log *log, struct log_append *append)
         return;
     }
     append->log = log;
-    append->next = NULL;
     pthread_mutex_lock(&log->lock);
-    *log->queue_tail = append;
-    log->queue_tail = &append->next;
+    log_enqueue_locked(log, append);
     log_pump_locked(log, &start);
     pthread_mutex_unlock(&log->lock);
     log_start_writes(log, start);
@@ -336,6 +335,7 @@ void log_append_first(struct log *log, struct log_append *append)
 {
     struct log_append *start = NULL;
     append->log = log;
+    append->hurried = false;
     pthread_mutex_lock(&log->lock);
     append->next = log->queue;
     if (log->queue == NULL)

@@ -92,7 +92,7 @@ struct log_append {
     struct log_append *next, *work_next;
     struct loop_work work;
     int result;
-    bool complete;
+    bool complete, hurried;
 };
 void log_append(struct log *log, struct log_append *append);
 // Largest payload of a WRITE, and of a TXN, in blocks.
@@ -152,9 +152,15 @@ void log_cut(struct log *log, struct log_cut *cut);
 void log_retire_before(struct log *log, uint64_t file);
 // Whether appends that find no room shall wait for a checkpoint (the default) or be refused. [any]
 void log_set_relief(struct log *log, bool expected);
-// While on, no append waits for a checkpoint, since that waits for one of them: all may use the reserve, and
-// what does not fit there is refused. [any]
-void log_set_hurry(struct log *log, bool on);
+// A checkpoint waits for the transaction under way, and that may wait for writes to volumes, of epochs up to
+// one: until log_end_hurry these and TXN records go before all that waits for room, may use the reserve, and
+// are refused where they do not fit there. [any]
+struct log_hurry {
+    uint64_t volume;
+    uint32_t epoch;
+};
+void log_begin_hurry(struct log *log, const struct log_hurry *volumes, unsigned count);
+void log_end_hurry(struct log *log);
 // Asks may_grow again. [loop 0]
 void log_check_growth(struct log *log);
 

@@ -290,6 +290,7 @@ struct log *log_abandon(struct log *log)
     io_buffer_free(log->prepare.zeros);
     free(log->prepare.spare_path);
     free(log->sync_run.ops);
+    free(log->hurry_volumes);
     free(log->header_pool);
     free(log->acks);
     free(log->loops);

@@ -88,8 +88,10 @@ struct log {
     struct log_cut *cut;      // waits for the next rotation
     struct log_cut *cut_made; // waits for the image's acknowledgement
     bool relief;              // a checkpoint will make room
-    bool hurry;               // what is queued holds up a checkpoint
-    bool grow_refused;        // may_grow said no
+    bool hurry;               // TXN records and writes to hurry_volumes hold up a checkpoint
+    struct log_hurry *hurry_volumes;
+    unsigned hurry_count;
+    bool grow_refused; // may_grow said no
     bool read_only;
     uint64_t next_file_number, next_spare_number;
     enum log_rotation rotation;
@@ -133,6 +135,8 @@ void log_append_first(struct log *log, struct log_append *append); // before wha
 void log_fail_locked(struct log *log, int result);
 uint64_t log_free_blocks_locked(struct log *log);
 int log_state_init(struct log *log, struct loop **loops, unsigned loop_count);
+// log_hurry.c
+void log_enqueue_locked(struct log *log, struct log_append *append);
 // log_files.c
 void log_kick_rotation_locked(struct log *log);
 void log_kick_prepare(struct log *log);

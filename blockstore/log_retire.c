@@ -49,18 +49,6 @@ void log_set_relief(struct log *log, bool expected)
     log_start_writes(log, start);
 }
 
-void log_set_hurry(struct log *log, bool on)
-{
-    struct log_append *start = NULL;
-    pthread_mutex_lock(&log->lock);
-    bool changed = log->hurry != on;
-    log->hurry = on;
-    if (changed && on)
-        log_pump_locked(log, &start);
-    pthread_mutex_unlock(&log->lock);
-    log_start_writes(log, start);
-}
-
 void log_kick_retire(struct log *log)
 {
     log_kick(log, &log->retire_posted, &log->retire_work);

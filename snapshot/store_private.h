@@ -34,7 +34,7 @@ struct volume {
     _Atomic uint32_t logged_epoch;             // epoch of the last record that was acknowledged
     struct tree tree;                          // [loop]
     uint64_t owner;                            // [loop]
-    uint32_t epoch;                            // [loop]
+    _Atomic uint32_t epoch;                    // [loop], read anywhere
     uint64_t in_flight;                        // [loop] appended pieces of the current epoch
     struct freeze *freezes, **freezes_tail;    // [loop]
     struct write_state *active;                // [loop] started writes
@@ -93,6 +93,7 @@ struct store {
     // Loop 0 only: transactions, one at a time.
     struct txn *txn_head, **txn_tail;
     bool txn_running;
+    struct txn *txn_current;  // the one that runs; NULL: none, or a turn
     struct saved_root *saved; // recovery only
 };
 
@@ -115,8 +116,9 @@ struct txn_op {
     uint64_t base; // parent of a create, result of a freeze
     uint64_t size_bytes;
     enum volume_kind kind;
-    uint64_t domain; // of a create; DOMAIN_OF_PARENT: the parent's, or 0
-    uint32_t epoch;  // of a freeze
+    uint64_t domain;    // of a create; DOMAIN_OF_PARENT: the parent's, or 0
+    uint32_t epoch;     // of a freeze
+    uint32_t waits_for; // it may wait for writes of epochs up to this one
     uint64_t wall_ns;
     char name[STORE_NAME_MAX + 1];
     bool name_too_long;

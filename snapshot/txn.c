@@ -174,6 +174,7 @@ static void finish(struct txn *txn)
 {
     struct store *store = txn->store;
     store->txn_running = false;
+    store->txn_current = NULL;
     if (txn->result == 0 && (txn->flags & TXN_DURABLE) != 0) {
         txn->sync = (struct log_sync){.loop = store->loops[0], .done = durable_done};
         log_sync(store->log, &txn->sync);
@@ -441,21 +442,38 @@ static bool needs_prepare(const struct txn_op *op)
     return op->type == TXN_FREEZE || op->type == TXN_VOLUME_RESIZE;
 }
 
+// No other transaction freezes meanwhile: what is written after its freezes has a higher epoch.
+static void note_epochs(struct txn *txn)
+{
+    for (unsigned i = 0; i < txn->count; i++) {
+        struct txn_op *op = &txn->ops[i];
+        if (op->type != TXN_FREEZE && op->type != TXN_VOLUME_RESIZE)
+            continue;
+        op->waits_for = atomic_load(&op->volume->epoch);
+        for (unsigned k = 0; k < i; k++)
+            op->waits_for += txn->ops[k].type == TXN_FREEZE && txn->ops[k].id == op->id ? 1 : 0;
+    }
+}
+
 static void run(struct txn *txn)
 {
     struct store *store = txn->store;
     if (txn->exclusive != NULL) {
-        log_set_hurry(store->log, false);
+        store->txn_current = NULL;
+        log_end_hurry(store->log);
         void (*begin)(void *) = txn->exclusive;
         void *context = txn->context;
         txn_free(txn);
         begin(context);
         return;
     }
+    store->txn_current = txn;
     pthread_mutex_lock(&store->lock);
     txn->result = catalog_check(store, txn->ops, txn->count, &txn->err);
-    if (txn->result == 0)
+    if (txn->result == 0) {
         mark_leaving(txn, true);
+        note_epochs(txn);
+    }
     pthread_mutex_unlock(&store->lock);
     if (txn->result < 0 || txn->count == 0) {
         finish(txn);
@@ -499,6 +517,21 @@ void txn_commit(struct txn *txn, unsigned flags,
     loop_post(txn->store->loops[0], &txn->work);
 }
 
+// The volumes whose writes the transaction under way may wait for.
+static void begin_hurry(struct store *store)
+{
+    const struct txn *txn = store->txn_current;
+    struct log_hurry *volumes = malloc(((txn != NULL ? txn->count : 0) + 1) * sizeof *volumes);
+    unsigned count = 0;
+    if (volumes == NULL)
+        abort();
+    for (unsigned i = 0; txn != NULL && i < txn->count; i++)
+        if (txn->ops[i].type == TXN_FREEZE || txn->ops[i].type == TXN_VOLUME_RESIZE)
+            volumes[count++] = (struct log_hurry){txn->ops[i].id, txn->ops[i].waits_for};
+    log_begin_hurry(store->log, volumes, count);
+    free(volumes);
+}
+
 // A turn comes before the transactions that wait. The one under way may be waiting for writes that wait for
 // room in the log, which only the checkpoint that asks for this turn can make.
 static void enqueue_first(struct loop_work *work)
@@ -510,7 +543,7 @@ static void enqueue_first(struct loop_work *work)
         store->txn_tail = &txn->next;
     store->txn_head = txn;
     if (store->txn_running)
-        log_set_hurry(store->log, true);
+        begin_hurry(store);
     start_next(store);
 }
 
