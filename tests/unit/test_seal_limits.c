@@ -3,6 +3,8 @@
 // device states are shared with nobody.
 #include "tests/unit/collect_fixture.h"
 
+#include "blockstore/segment_format.h"
+
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -50,45 +52,44 @@ static void descriptors_do_not_grow_with_domains(void **state)
     fixture_free(f);
 }
 
-// Flips a byte of the block of this number, wherever it is in the log.
-static void damage_in_log(struct fixture *f, uint64_t number)
+// Flips a byte of the first frame of a segment.
+static void damage_segment(struct fixture *f, unsigned number)
 {
-    uint8_t want[BLOCK_SIZE], is[BLOCK_SIZE];
-    unsigned found = 0;
-    fixture_block(want, number);
-    for (unsigned file = 1; file < 16; file++) {
-        char path[96];
-        snprintf(path, sizeof path, "%s/log/%08u", f->directory, file);
-        int fd = open(path, O_RDWR);
-        for (off_t at = 0; fd >= 0 && pread(fd, is, BLOCK_SIZE, at) == BLOCK_SIZE; at += BLOCK_SIZE) {
-            if (memcmp(want, is, BLOCK_SIZE) != 0)
-                continue;
-            is[77] ^= 1;
-            assert_int_equal(pwrite(fd, is, BLOCK_SIZE, at), BLOCK_SIZE);
-            found++;
-        }
-        if (fd >= 0)
-            close(fd);
-    }
-    assert_int_equal(found, 1);
+    char path[96];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/segments/%08u.1", f->directory, number);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, SEGMENT_HEADER_BYTES + 20), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, SEGMENT_HEADER_BYTES + 20), 1);
+    close(fd);
 }
 
 static void what_a_failed_seal_wrote_goes(void **state)
 {
     struct fixture *f = fixture_new("", &small);
     struct volume *first = volume_of(f, 1, 64), *second = volume_of(f, 2, 64);
-    const uint64_t good[2] = {11, 12}, bad[2] = {21, 22};
-    assert_int_equal(fixture_write(first, 0, good, 2), 0);
-    assert_int_equal(fixture_write(second, 0, bad, 2), 0);
-    damage_in_log(f, 22);
+    struct volume_id ids[2] = {volume_get_id(first), volume_get_id(second)};
+    assert_int_equal(fixture_write(first, 0, (uint64_t[]){11}, 1), 0);
+    assert_int_equal(fixture_write(second, 0, (uint64_t[]){21}, 1), 0);
+    fixture_seal(f); // 1: data of the first, 2: its nodes, 3 and 4: the second's
+    assert_int_equal(fixture_segment_files(f), 4);
+    volume_close(first);
+    volume_close(second);
+    fixture_close(f);
+    damage_segment(f, 4);
+    fixture_open(f);
+    assert_int_equal(volume_open(f->store, ids[0], &first), 0);
+    assert_int_equal(volume_open(f->store, ids[1], &second), 0);
+    assert_int_equal(fixture_write(first, 1, (uint64_t[]){12}, 1), 0);
+    assert_int_equal(fixture_write(second, 1, (uint64_t[]){22}, 1), 0);
     for (int i = 0; i < 3; i++) {
         struct error err = {0};
         assert_int_equal(store_seal(f->store, &err), -EBADMSG);
-        assert_int_equal(fixture_segment_files(f), 0);
+        assert_int_equal(fixture_segment_files(f), 4);
     }
-    assert_int_equal(fixture_write(second, 0, bad, 2), 0);
-    fixture_expect(first, good, 2);
-    fixture_expect(second, bad, 2);
+    fixture_expect(first, (uint64_t[]){11, 12}, 2);
     volume_close(first);
     volume_close(second);
     fixture_free(f);
