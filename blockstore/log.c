@@ -14,6 +14,7 @@
 
 enum {
     RETIRE_ROOM_BLOCKS = 8,
+    KEPT_PART = 4, // of a file
     CUT_FILES = 1, // of the budget: for the rotation of a cut alone
 };
 
@@ -99,13 +100,27 @@ static void run_acks(struct loop_work *work)
 
 // ---- Reserve ----
 
+// A spare may be taken for ordinary data only while others stay for the reserve and for a cut, or can still
+// be made.
+static bool spare_expected_locked(struct log *log, bool reserve)
+{
+    return log->spare_files >= CUT_FILES + (reserve ? 1u : 2u) || log->preparing ||
+           log_can_prepare_locked(log);
+}
+
 // Every file keeps a little room at its end, so that a RETIRE or OPEN record always finds its block.
 static bool has_room_locked(struct log *log, struct log_append *append, bool *ret_rotate)
 {
     bool small = append->kind == RECORD_RETIRE || append->kind == RECORD_OPEN;
     uint64_t need = 1 + append->payload_blocks, slack = small ? 0 : RETIRE_ROOM_BLOCKS;
+    bool first = append->reserve || append->hurried;
+    // Where no spare is to be had, the rest of the current file is all there is for what frees space.
+    bool more = log->spare_files > CUT_FILES ||
+                (!log->prepare_failed && log->used_files + log->spare_files < log->budget_files);
+    if (!first && !more)
+        slack += log->file_blocks / KEPT_PART;
     *ret_rotate = log->current->used_blocks + need + slack > log->file_blocks;
-    if (append->reserve || append->hurried)
+    if (first)
         return !*ret_rotate || log->used_files < log->budget_files - CUT_FILES;
     if (*ret_rotate && log->grow_refused)
         return false;
@@ -129,14 +144,6 @@ static void take_place_locked(struct log *log, struct log_append *append)
     *log->in_flight_tail = append;
     log->in_flight_tail = &append->next;
     append->header = log->header_count > 0 ? log->header_pool[--log->header_count] : NULL;
-}
-
-// A spare may be taken for ordinary data only while others stay for the reserve and for a cut, or can still
-// be made.
-static bool spare_expected_locked(struct log *log, bool reserve)
-{
-    return log->spare_files >= CUT_FILES + (reserve ? 1u : 2u) || log->preparing ||
-           log_can_prepare_locked(log);
 }
 
 enum admission { ADMIT_GO, ADMIT_WAIT, ADMIT_ROTATE, ADMIT_STALE, ADMIT_NO_SPACE };

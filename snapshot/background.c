@@ -82,7 +82,7 @@ static void collect_of_itself(struct background *self, int sealed)
     if (self->collecting || soon || !may || atomic_load(&self->closing) || !collect_wanted(self->store))
         return;
     self->collecting = true;
-    self->gc = (struct background_job){.kind = BACKGROUND_GC, .done = gc_done};
+    self->gc = (struct background_job){.kind = BACKGROUND_GC, .flags = COLLECT_OF_ITSELF, .done = gc_done};
     enqueue(self, &self->gc, false);
 }
 

@@ -72,6 +72,15 @@ static int check_create(struct store *store, struct txn_op *ops, unsigned index,
                 op->size_bytes = ops[i].size_bytes;
         if (parent == NULL && !created_before(ops, index, TXN_FREEZE, op->base))
             return error_set(err, -ENOENT, "base %llu does not exist", (unsigned long long)op->base);
+        // What is sealed of a private base must not come under another domain's fingerprints by way of a
+        // fork.
+        if (parent != NULL && parent->info.domain != 0 && op->domain != DOMAIN_OF_PARENT &&
+                op->domain != parent->info.domain)
+            return error_set(err, -EINVAL,
+                    "a fork of a base of dedup domain %llu stays in that domain; copy the data into a new "
+                    "volume to "
+                    "move it",
+                    (unsigned long long)parent->info.domain);
         uint64_t parent_size = parent != NULL ? parent->info.size_bytes : 0;
         if (op->size_bytes < parent_size)
             return error_set(err, -EINVAL,

@@ -348,7 +348,9 @@ static void renew_cut(struct task *task, struct store *store)
     struct cut *fresh;
     struct log_stat stat;
     log_stat(store->log, &stat);
-    if (stat.used_files + SPARED_FILES > stat.budget_files || cut_take(task, store, &fresh) < 0)
+    if (stat.used_files + SPARED_FILES > stat.budget_files ||
+            stat.spare_bytes / (stat.budget_bytes / stat.budget_files) < SPARED_FILES - 1 ||
+            cut_take(task, store, &fresh) < 0)
         return;
     cut_grace(task, store);
     cut_free(store, checkpoint->cut);
@@ -395,13 +397,13 @@ int checkpoint_run(struct task *task, struct store *store, struct error *err)
     int r = run_once(task, store, err);
     if (r == -ENOSPC) {
         space_clear(task, store); // what this one wrote, before the next one needs the room
-        if (space_reserve_release(task, store))
+        if (space_reserve_spend(task, store))
             r = run_once(task, store, err);
     }
     if (r == 0 && earlier)
         r = run_once(task, store, err);
     space_clear(task, store);
     if (r == 0)
-        space_reserve_make(task, store);
+        space_reserve_make(task, store, false);
     return r;
 }

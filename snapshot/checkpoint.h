@@ -95,6 +95,7 @@ struct checkpoint { // of a store; the background task's, but for what is marked
     uint64_t roots_logged;     // count of the checkpoint whose rows were appended to the log last
     bool files_leave;          // some may be there that nothing names
     bool reserve_made;         // as far as is known
+    bool spend_reserve;        // the checkpoint at hand may: it begins a collection that will give room back
     struct space_use measured; // store->lock: the last time somebody looked
 };
 

@@ -85,6 +85,11 @@ static int begin(struct task *task, struct store *store, const struct store_gc_r
         struct error *err)
 {
     uint64_t changed = atomic_load(&store->space.changed_blocks);
+    uint64_t lost = changed - store->checkpoint->memory.changed_blocks;
+    // The reserve is there so that a deletion gives room back on a full disk: seals for the sake of writers,
+    // and collections that could not give back as much, leave it alone.
+    bool spends = (flags & COLLECT_OF_ITSELF) == 0 || lost * BLOCK_SIZE >= space_reserve_bytes(store);
+    store->checkpoint->spend_reserve = spends;
     int r = checkpoint_run(task, store, err);
     // Without room to seal, what the last checkpoint does not need can still go: live trees derive from that.
     if (r < 0 && (r != -ENOSPC || store->checkpoint->rows.meta.start_file == 0))
@@ -94,6 +99,7 @@ static int begin(struct task *task, struct store *store, const struct store_gc_r
         abort();
     collection->owner = owner;
     collection->flags = flags;
+    collection->spends = spends;
     collection->mark = mark_new(store);
     collection->changed_blocks = changed;
     if (r < 0) {
@@ -174,7 +180,7 @@ static int commit_rows(struct task *task, struct store *store, const struct batc
 {
     struct checkpoint_rows rows = compose(store, batch);
     int r = checkpoint_commit_rows(store, &rows, err);
-    if (r == -ENOSPC && space_reserve_release(task, store))
+    if (r == -ENOSPC && space_reserve_spend(task, store))
         r = checkpoint_commit_rows(store, &rows, err);
     checkpoint_rows_free(&rows);
     return r;
@@ -234,7 +240,7 @@ static int write_again(
     struct error err = {0};
     int r = -ENOSPC;
     for (int tries = 0; r == -ENOSPC && tries < 2; tries++) {
-        if (tries > 0 && (batch->count > 0 || !space_reserve_release(task, store)))
+        if (tries > 0 && (batch->count > 0 || !space_reserve_spend(task, store)))
             break;
         r = segment_rewrite(store->segments, task, victim->number, segment->live, victim->level,
                 victim->frame_slots, &batch->rows[batch->count], &err);
@@ -352,8 +358,8 @@ static int end(
             return -EAGAIN;
         }
     }
-    space_reserve_make(task, store);
-    return r;
+    space_reserve_make(task, store, result->freed_bytes > 0);
+    return r == -ENOSPC && result->freed_bytes > 0 ? 0 : r; // the rest at the next one
 }
 
 int collect_run(struct task *task, struct store *store, unsigned flags, struct store_gc_result *ret_result,
@@ -362,12 +368,18 @@ int collect_run(struct task *task, struct store *store, unsigned flags, struct s
     struct checkpoint *checkpoint = store->checkpoint;
     if (checkpoint->collection != NULL && checkpoint->collection->owner != ret_result)
         return -EAGAIN; // another one gave way, and goes on behind this
+    checkpoint->spend_reserve = checkpoint->collection != NULL && checkpoint->collection->spends;
     if (checkpoint->collection == NULL) {
         *ret_result = (struct store_gc_result){0};
         int r = begin(task, store, ret_result, flags, err);
-        if (r < 0)
+        if (r < 0) {
+            checkpoint->spend_reserve = false;
             return r;
+        }
     }
     int r = slice(task, store, ret_result, err);
-    return r == -EAGAIN ? r : end(task, store, ret_result, r, err);
+    if (r != -EAGAIN)
+        r = end(task, store, ret_result, r, err);
+    checkpoint->spend_reserve = false;
+    return r;
 }

@@ -27,6 +27,7 @@ struct collect_memory {
 
 // One slice. -EAGAIN: another job waits; call again with the same ret_result. Any other failure: the
 // collection is over, what it had committed stays.
+enum { COLLECT_OF_ITSELF = 1 << 16 }; // flag: nobody asked for it
 int collect_run(struct task *task, struct store *store, unsigned flags, struct store_gc_result *ret_result,
         struct error *err);
 // Whether a collection is worth its reading: by what has changed since the last one, and by how much room is

@@ -23,6 +23,7 @@ struct collect_victim {
 struct collection {
     const struct store_gc_result *owner;
     unsigned flags;
+    bool spends; // may use the reserve
     struct mark *mark;
     uint64_t changed_blocks; // of the store's space, before its cut
     bool marked;

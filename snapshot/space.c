@@ -8,7 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PIECE_BYTES = 1 << 20, SEAL_EXTRA_PARTS = 64, SEAL_EXTRA_BYTES = 64 * 1024, RESERVE_AMPLE = 4 };
+enum {
+    PIECE_BYTES = 1 << 20,
+    SEAL_EXTRA_PARTS = 64,
+    SEAL_EXTRA_BYTES = 64 * 1024,
+    RESERVE_AMPLE = 4,
+    RESERVE_MARGIN_PART = 4
+};
 static const uint64_t DEFAULT_RESERVE_BYTES = UINT64_C(64) << 20;
 static const uint64_t MARGIN_BYTES = UINT64_C(1) << 20; // file systems count coarsely
 
@@ -19,7 +25,7 @@ static uint64_t free_bytes(struct store *store)
 }
 
 // A store with small log files is small.
-static uint64_t reserve_bytes(struct store *store)
+uint64_t space_reserve_bytes(struct store *store)
 {
     uint64_t reserve = store->config.reserve_bytes != 0 ? store->config.reserve_bytes : DEFAULT_RESERVE_BYTES;
     if (store->config.reserve_bytes == 0 && store->config.log_file_bytes < reserve)
@@ -33,7 +39,7 @@ uint64_t space_counted_bytes(struct store *store)
     struct segments_stat segments;
     log_stat(store->log, &log);
     segments_stat(store->segments, &segments);
-    return reserve_bytes(store) + log.used_bytes + log.spare_bytes + segments.file_bytes +
+    return space_reserve_bytes(store) + log.used_bytes + log.spare_bytes + segments.file_bytes +
            segments.leaving_bytes;
 }
 
@@ -65,7 +71,7 @@ bool space_may_grow(void *context)
     if (store->config.quota_bytes != 0 &&
             space_counted_bytes(store) + unsealed + file_bytes > store->config.quota_bytes)
         return false;
-    return free_bytes(store) >= reserve_bytes(store) + unsealed + file_bytes;
+    return free_bytes(store) >= space_reserve_bytes(store) + unsealed + file_bytes;
 }
 
 // ---- The reserve's file ----
@@ -78,7 +84,7 @@ static char *reserve_path(struct store *store)
     return path;
 }
 
-bool space_reserve_release(struct task *task, struct store *store)
+static bool release(struct task *task, struct store *store)
 {
     char *path = reserve_path(store);
     struct io_op unlink = {.code = IO_UNLINK, .path = path};
@@ -86,6 +92,11 @@ bool space_reserve_release(struct task *task, struct store *store)
     free(path);
     store->checkpoint->reserve_made = false;
     return r >= 0;
+}
+
+bool space_reserve_spend(struct task *task, struct store *store)
+{
+    return store->checkpoint->spend_reserve && release(task, store);
 }
 
 // Bytes that no file system stores in less room than they take.
@@ -99,7 +110,7 @@ static void fill(uint8_t *bytes, size_t size, uint64_t seed)
 
 static int write_reserve(struct task *task, struct store *store, int fd)
 {
-    uint64_t size = reserve_bytes(store);
+    uint64_t size = space_reserve_bytes(store);
     uint8_t *piece = io_buffer_alloc(PIECE_BYTES);
     int r = 0;
     for (uint64_t at = 0; r == 0 && at < size; at += PIECE_BYTES) {
@@ -116,15 +127,19 @@ static int write_reserve(struct task *task, struct store *store, int fd)
 static bool is_whole(struct task *task, struct store *store, int fd)
 {
     uint8_t *block = io_buffer_alloc(BLOCK_SIZE);
-    int r = task_io_full(task, IO_READ, fd, block, BLOCK_SIZE, reserve_bytes(store) - BLOCK_SIZE);
+    int r = task_io_full(task, IO_READ, fd, block, BLOCK_SIZE, space_reserve_bytes(store) - BLOCK_SIZE);
     io_buffer_free(block);
     return r == 0;
 }
 
-void space_reserve_make(struct task *task, struct store *store)
+void space_reserve_make(struct task *task, struct store *store, bool collected)
 {
-    if (store->checkpoint->reserve_made || store->read_only || task_stopping(task) ||
-            !space_may_grow(store) || free_bytes(store) < RESERVE_AMPLE * reserve_bytes(store))
+    if (store->checkpoint->reserve_made || store->read_only || task_stopping(task))
+        return;
+    // What a collection gave back goes to the reserve first: the next deletion on a full disk needs it.
+    uint64_t size = space_reserve_bytes(store), have = free_bytes(store);
+    if (collected ? have < size + size / RESERVE_MARGIN_PART
+                  : !space_may_grow(store) || have < RESERVE_AMPLE * size)
         return;
     char *path = reserve_path(store);
     struct io_op open = {.code = IO_OPEN, .path = path, .flags = O_RDWR | O_CREAT, .mode = 0600};
@@ -137,7 +152,7 @@ void space_reserve_make(struct task *task, struct store *store)
     }
     store->checkpoint->reserve_made = r >= 0;
     if (r < 0 && fd >= 0)
-        space_reserve_release(task, store); // half of it would only be in the way
+        release(task, store); // half of it would only be in the way
     free(path);
 }
 

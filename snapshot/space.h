@@ -23,10 +23,11 @@ bool space_has(struct store *store, uint64_t bytes);
 
 // ---- By the background task ----
 
-// Gives the reserve to whoever needs it; false: there is none.
-bool space_reserve_release(struct task *task, struct store *store);
+// Gives the reserve to the collection at hand if it may have it (checkpoint->spend_reserve); false: there is
+// none.
+bool space_reserve_spend(struct task *task, struct store *store);
 // Makes it, if it is missing and there is ample room. Without it everything works, but for rescue.
-void space_reserve_make(struct task *task, struct store *store);
+void space_reserve_make(struct task *task, struct store *store, bool collected);
 // Unlinks files that the segment table does not name and nobody reads any more, and lets writers look again
 // whether there is room.
 void space_clear(struct task *task, struct store *store);
@@ -36,3 +37,4 @@ struct space_use {
     uint64_t log_bytes, segment_bytes, catalog_bytes, other_bytes;
 };
 void space_measure(struct store *store, struct space_use *ret_use);
+uint64_t space_reserve_bytes(struct store *store); // what is kept free, by a file of that size

@@ -123,7 +123,8 @@ static void add_volume(struct client *client, struct txn *txn, struct slot *slot
     struct volume_id id = txn_volume_create(txn, name, kind, parent && size == parent->size_bytes ? 0 : size,
             (struct base_id){parent ? parent->id : 0});
     slot->volume = model_volume_add(workload->model, client->op, id.value, kind, size, name, parent);
-    if (workload->options.domains && workload_chance(workload, 40)) {
+    bool private = parent != NULL && parent->domain != 0; // its forks stay where it is
+    if (workload->options.domains && !private && workload_chance(workload, 40)) {
         slot->volume->domain = workload_pick(workload, 3);
         txn_volume_domain(txn, id, slot->volume->domain);
     }

@@ -102,15 +102,24 @@ static inline void rig_start_sim(struct segment_rig *rig, uint64_t seed, const s
     rig_open(rig);
 }
 
+// Descriptors that the loop is closing.
+static inline void rig_drain(struct segment_rig *rig)
+{
+    while (segments_closing(rig->segments))
+        rig->loop->ops->run_once(rig->loop, false);
+}
+
 // Forgets everything in memory: caches, table, descriptors.
 static inline void rig_reopen(struct segment_rig *rig)
 {
+    rig_drain(rig);
     segments_free(rig->segments, rig->loop);
     rig_open(rig);
 }
 
 static inline void rig_stop(struct segment_rig *rig)
 {
+    rig_drain(rig);
     segments_free(rig->segments, rig->loop);
     if (rig->world != NULL) {
         sim_world_settle(rig->world);

@@ -239,7 +239,9 @@ static void do_fork_of_snapshot(struct client *client)
     struct error err;
     struct txn *txn = txn_begin(client->store);
     struct volume_id id = txn_volume_create(txn, "", VOLUME_DISK, 0, snapshot->base);
-    if (draw(client, 2))
+    struct base_info info;
+    bool public = store_base_get(client->store, snapshot->base, &info) == 0 && info.domain == 0;
+    if (public && draw(client, 2)) // a fork of a private base stays where that is
         txn_volume_domain(txn, id, draw(client, 3));
     if (!good(client, txn_commit_wait(txn, 0, &err), "a fork of a snapshot"))
         return;

@@ -283,6 +283,8 @@ static void change_rows(struct golden *golden, unsigned at, uint8_t kind)
         rows.row[rows.count++] = (struct checkpoint_row){kind, 1, rows.row[0].value, 8};
     assert_int_equal(checkpoint_db_commit(db, rows.row, rows.count, NULL), 0);
     checkpoint_db_close(db);
+    for (size_t i = 0; i < rows.count - (kind == 0 ? 0 : 1); i++)
+        free((void *)rows.row[i].value);
     must_refuse(golden, "of the catalog");
 }
 

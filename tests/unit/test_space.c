@@ -236,9 +236,10 @@ static void fill_from_outside(char path[96])
 
 static void D01_out_of_a_full_file_system(void **state)
 {
-    const struct store_config config = {
-            .log_file_bytes = 1 << 20, .log_budget_bytes = 16 << 20, .reserve_bytes = 8 << 20};
-    mount_small("120m");
+    const struct store_config config = {.log_file_bytes = 1 << 20,
+            .log_budget_bytes = 16 << 20,
+            .reserve_bytes = 24 << 20}; // all that the log holds
+    mount_small("140m");
     struct fixture *f = fixture_new(mounted, &config);
     struct filled *filled = calloc(1, sizeof *filled);
     char outside[96];

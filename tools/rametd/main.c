@@ -16,7 +16,7 @@ enum {
     EXIT_USAGE = 2,
     SHARDS_DEFAULT_MAX = 4,
     SHARDS_MAX = 64,
-    SEAL_AGE_DEFAULT_SECS = 300,
+    SEAL_AGE_DEFAULT_SECS = 3600,
     SEAL_AGE_MAX_SECS = 10 * 365 * 86400
 };
 
@@ -41,7 +41,7 @@ static const char usage[] =
         "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
         "  --log-budget SIZE    the log never takes more than this\n"
         "  --seal-log SIZE      seal when the log holds this much (default: a quarter of its budget)\n"
-        "  --seal-age SECS      seal what is older than this (default: 300; 0 = never)\n"
+        "  --seal-age SECS      seal what is older than this (default: 3600; 0 = never)\n"
         "  --quota SIZE         all files of the store together; guests get \"no space\" before it is "
         "reached "
         "(default: none)\n"
