@@ -122,7 +122,8 @@ static bool has_room_locked(struct log *log, struct log_append *append, bool *re
     *ret_rotate = log->current->used_blocks + need + slack > log->file_blocks;
     if (first)
         return !*ret_rotate || log->used_files < log->budget_files - CUT_FILES;
-    if (*ret_rotate && log->grow_refused)
+    // A cut makes a new file without asking: so data may be refused within the current one too.
+    if ((log->grow_refused && *ret_rotate) || (log->fill_refused && append->kind == RECORD_WRITE))
         return false;
     uint64_t free_blocks = log_free_blocks_locked(log);
     if (*ret_rotate) // the rest of this file is lost

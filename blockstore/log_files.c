@@ -349,9 +349,11 @@ void log_check_growth(struct log *log)
 {
     struct log_append *start = NULL;
     bool refused = log->config.may_grow != NULL && !log->config.may_grow(log->config.context);
+    bool full = log->config.may_fill != NULL && !log->config.may_fill(log->config.context);
     pthread_mutex_lock(&log->lock);
-    bool changed = log->grow_refused != refused;
+    bool changed = log->grow_refused != refused || log->fill_refused != full;
     log->grow_refused = refused;
+    log->fill_refused = full;
     if (changed)
         log_pump_locked(log, &start);
     pthread_mutex_unlock(&log->lock);

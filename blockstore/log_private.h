@@ -92,6 +92,7 @@ struct log {
     struct log_hurry *hurry_volumes;
     unsigned hurry_count;
     bool grow_refused; // may_grow said no
+    bool fill_refused; // may_fill said no
     bool read_only;
     uint64_t next_file_number, next_spare_number;
     enum log_rotation rotation;

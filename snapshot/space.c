@@ -61,6 +61,16 @@ static uint64_t seal_bytes(struct store *store, const struct log_stat *log)
            SEAL_EXTRA_BYTES;
 }
 
+bool space_may_fill(void *context)
+{
+    struct store *store = context;
+    struct log_stat log;
+    log_stat(store->log, &log);
+    uint64_t sealed =
+            seal_bytes(store, &log) + log.budget_bytes / log.budget_files; // of the file at hand as well
+    return store->config.quota_bytes == 0 || space_counted_bytes(store) + sealed <= store->config.quota_bytes;
+}
+
 bool space_may_grow(void *context)
 {
     struct store *store = context;

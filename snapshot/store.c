@@ -262,6 +262,12 @@ static void open_segments(struct store *store, const struct superblock *sb)
     free(directory);
 }
 
+static bool may_fill(void *context)
+{
+    struct store *store = context;
+    return store->background == NULL || space_may_fill(store);
+}
+
 static bool may_grow(void *context)
 {
     struct store *store = context;
@@ -280,6 +286,7 @@ static int open_log(struct store *store, const struct superblock *sb, struct err
     config.pressure_files = store->config.seal_log_bytes / config.file_bytes;
     config.pressure = background_pressure;
     config.may_grow = may_grow;
+    config.may_fill = may_fill;
     struct log_replay replay = {.image = recovery_image,
             .record = recovery_record,
             .roots = checkpoint_roots_record,
