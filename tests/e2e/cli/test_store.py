@@ -135,7 +135,8 @@ class SpecialData(StoreCase):
         self.load("seed", rng.randbytes(MIB))
         self.daemon.ramet("store", "seal")
         imitations = b""
-        for path in sorted(glob.glob(self.daemon.store + "/segments/*"))[:1] + sorted(glob.glob(self.daemon.store + "/log/0*"))[:1]:
+        newest = sorted(glob.glob(self.daemon.store + "/log/0*"))[-1:]    # older ones may be retiring
+        for path in sorted(glob.glob(self.daemon.store + "/segments/*"))[:1] + newest:
             with open(path, "rb") as file:
                 content = file.read()
             imitations += content[:8 * 4096].ljust(8 * 4096, b"\0") + content[-(len(content) % 4096) - 8 * 4096:].ljust(9 * 4096, b"\0")
