@@ -266,7 +266,8 @@ static void run_command(struct nbd_server *server, char *line)
 static void open_store(struct loop **loops, unsigned loop_count, const char *directory,
         uint64_t log_budget_bytes, uint64_t cache_bytes)
 {
-    // A log with a budget is small and in small files; the store then has a quota, so that a test can fill it.
+    // A log with a budget is small and in small files; the store then has a quota, so that a test can fill
+    // it.
     const struct store_config config = {.log_file_bytes = log_budget_bytes ? 1024 * 1024 : 0,
             .log_budget_bytes = log_budget_bytes,
             .quota_bytes = 3 * log_budget_bytes,
