@@ -376,19 +376,12 @@ static int run_once(struct task *task, struct store *store, struct error *err)
     r = commit(task, store, cut, &sealed, err);
     if (r < 0) {
         checkpoint->files_leave = true;
-        for (size_t i = 0; i < cut->count; i++)
-            tree_unseal(&store->space, &cut->roots[i].tree);
-        for (size_t i = 0; i < cut->file_count; i++) {
-            free(cut->forward[i]);
-            cut->forward[i] = NULL;
-        }
-        for (size_t i = 0; i < sealed.segment_count; i++)
-            segments_drop(store->segments, sealed.segments[i].number);
-    } else {
-        after_commit(task, store, cut, &sealed);
+        seal_undo(store, cut, &sealed);
+        return r;
     }
+    after_commit(task, store, cut, &sealed);
     seal_result_free(&sealed);
-    return r;
+    return 0;
 }
 
 int checkpoint_run(struct task *task, struct store *store, struct error *err)

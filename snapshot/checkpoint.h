@@ -125,6 +125,8 @@ struct seal_published {
 // left but files that the table does not name.
 int seal_cut(struct task *task, struct store *store, struct cut *cut, struct seal_result *ret_result,
         struct error *err);
+// Nothing of a seal that is not committed may be found again. Frees the result.
+void seal_undo(struct store *store, struct cut *cut, struct seal_result *result);
 void seal_result_free(struct seal_result *result);
 
 // patch.c

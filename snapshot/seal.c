@@ -498,21 +498,24 @@ static int seal_roots(struct seal *self)
     return r < 0 ? r : finish_writers(self);
 }
 
-// Nothing of a seal that failed may be found again.
-static void undo(struct seal *self)
+void seal_undo(struct store *store, struct cut *cut, struct seal_result *result)
 {
-    struct cut *cut = self->cut;
-    for (unsigned i = 0; i < self->writer_count; i++)
-        segment_writer_abort(self->writers[i].writer);
     for (size_t i = 0; i < cut->count; i++)
-        tree_unseal(&self->store->space, &cut->roots[i].tree);
+        tree_unseal(&store->space, &cut->roots[i].tree);
     for (size_t i = 0; i < cut->file_count; i++) {
         free(cut->forward[i]);
         cut->forward[i] = NULL;
     }
-    for (size_t i = 0; i < self->result->segment_count; i++)
-        segments_drop(self->store->segments, self->result->segments[i].number);
-    seal_result_free(self->result);
+    for (size_t i = 0; i < result->segment_count; i++)
+        segments_drop(store->segments, result->segments[i].number);
+    seal_result_free(result);
+}
+
+static void undo(struct seal *self)
+{
+    for (unsigned i = 0; i < self->writer_count; i++)
+        segment_writer_abort(self->writers[i].writer);
+    seal_undo(self->store, self->cut, self->result);
 }
 
 int seal_cut(struct task *task, struct store *store, struct cut *cut, struct seal_result *ret_result,

@@ -43,10 +43,16 @@ uint64_t space_counted_bytes(struct store *store)
            segments.leaving_bytes;
 }
 
+static bool quota_has(struct store *store, uint64_t bytes)
+{
+    uint64_t quota = store->config.quota_bytes;
+    return quota == 0 || space_counted_bytes(store) + bytes <= quota;
+}
+
 bool space_has(struct store *store, uint64_t bytes)
 {
-    uint64_t left = free_bytes(store), quota = store->config.quota_bytes;
-    if (quota != 0 && space_counted_bytes(store) + bytes > quota)
+    uint64_t left = free_bytes(store);
+    if (!quota_has(store, bytes))
         return false;
     return left >= MARGIN_BYTES && left - MARGIN_BYTES >= bytes;
 }
@@ -68,7 +74,7 @@ bool space_may_fill(void *context)
     log_stat(store->log, &log);
     uint64_t sealed =
             seal_bytes(store, &log) + log.budget_bytes / log.budget_files; // of the file at hand as well
-    return store->config.quota_bytes == 0 || space_counted_bytes(store) + sealed <= store->config.quota_bytes;
+    return quota_has(store, sealed);
 }
 
 bool space_may_grow(void *context)
@@ -78,8 +84,7 @@ bool space_may_grow(void *context)
     log_stat(store->log, &log);
     uint64_t file_bytes = log.budget_bytes / log.budget_files;
     uint64_t unsealed = seal_bytes(store, &log) + file_bytes; // what is written there will be sealed as well
-    if (store->config.quota_bytes != 0 &&
-            space_counted_bytes(store) + unsealed + file_bytes > store->config.quota_bytes)
+    if (!quota_has(store, unsealed + file_bytes))
         return false;
     return free_bytes(store) >= space_reserve_bytes(store) + unsealed + file_bytes;
 }
