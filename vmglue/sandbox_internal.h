@@ -130,5 +130,26 @@ int sandbox_check_running(struct sandbox *sandbox, struct error *err);
 char *sandbox_capture_body(struct sandbox *sandbox, const json_t *labels, const char *inner);
 void sandbox_capture_request(struct sandbox *sandbox, const char *body, struct capture_request *ret_request);
 
+// ---- what a VMM is given before it is started, each in a file of its own. All (op) ----
+// prepare: fills its part of the VMM's configuration with what stays valid until the matching release, which
+// is called once the VMM is started or failed to. clean: takes away what an ended VMM of that id leaves;
+// without any state in memory, so that it does for strays too.
+struct sandbox_network; // sandbox_network.c
+int sandbox_network_prepare(struct sandbox *sandbox, struct vm_config *config,
+        struct sandbox_network **ret_network, struct error *err);
+void sandbox_network_release(struct sandbox_network *network); // accepts NULL
+void sandbox_network_clean(struct sandboxes *all, const char *id);
+struct sandbox_confine; // sandbox_confine.c
+int sandbox_confine_prepare(struct sandbox *sandbox, struct vm_config *config,
+        struct sandbox_confine **ret_confine, struct error *err);
+void sandbox_confine_release(struct sandbox_confine *confine); // accepts NULL
+void sandbox_confine_clean(struct sandboxes *all, const char *id);
+
+// ---- sandbox_memory.c: the host's memory ----
+// Whether one more machine of that size may run. -EAGAIN with words when not.
+int sandbox_memory_admit(struct sandboxes *all, unsigned memory_mb, struct error *err);
+// private_bytes shared_bytes swapped_bytes vmm_bytes of a running sandbox, added to its JSON.
+void sandbox_memory_describe(struct sandbox *sandbox, json_t *json);
+
 // ---- sandbox_watch.c: events of VMMs ----
 void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *detail); // vm_event_callback

@@ -216,6 +216,22 @@ static int start_vmm(struct sandbox *sandbox, const struct vm_config *config, st
     return r < 0 ? explain_end(sandbox, r, err) : 0;
 }
 
+static int start_prepared(struct sandbox *sandbox, struct vm_config *config, struct error *err)
+{
+    struct sandbox_network *network = NULL;
+    struct sandbox_confine *confine = NULL;
+    int r = sandbox_memory_admit(sandbox->all, sandbox->record.memory_mb, err);
+    if (r == 0)
+        r = sandbox_network_prepare(sandbox, config, &network, err);
+    if (r == 0)
+        r = sandbox_confine_prepare(sandbox, config, &confine, err);
+    if (r == 0)
+        r = start_vmm(sandbox, config, err);
+    sandbox_confine_release(confine);
+    sandbox_network_release(network);
+    return r;
+}
+
 int sandbox_vm_start(
         struct sandbox *sandbox, const void *state, size_t state_bytes, const char *compat, struct error *err)
 {
@@ -235,7 +251,7 @@ int sandbox_vm_start(
     sandbox_vm_clean(all, sandbox->record.id); // what an earlier VMM of this sandbox may have left
     r = sandbox_vm_serve(sandbox, err);
     if (r == 0)
-        r = start_vmm(sandbox, &config, err);
+        r = start_prepared(sandbox, &config, err);
     if (r < 0)
         sandbox_vm_end(sandbox);
     return r;
@@ -343,6 +359,8 @@ void sandbox_vm_clean(struct sandboxes *all, const char *id)
     char folder[128], name[64];
     keeper_name(id, name, sizeof name);
     keeper_drop(all->config.run_dir, name, NULL);
+    sandbox_network_clean(all, id);
+    sandbox_confine_clean(all, id);
     sandbox_vm_folder(all, id, folder, sizeof folder);
     DIR *dir = opendir(folder);
     if (dir == NULL)

@@ -59,6 +59,8 @@ enum vm_event_kind {
 };
 typedef void (*vm_event_callback)(void *context, enum vm_event_kind kind, const char *detail);
 
+struct vm_confine; // vm_confine.h
+
 struct vm_config {
     const char *id;         // the sandbox's id, [A-Za-z0-9._-], at most 64
     const char *tag;        // marks processes of this store on their command line, e.g. "ramet-<store uuid>"
@@ -81,6 +83,10 @@ struct vm_config {
     const char *memory_id;    // base id of that image, for the record; may be NULL
     const void *state;        // device state to load, or NULL = boot. Loading needs memory_image
     size_t state_bytes;
+    // What the VMM may touch; NULL = whatever the daemon may. Not kept beyond the call.
+    const struct vm_confine *confine;
+    int netns_fd;               // network namespace it enters; 0 = the daemon's
+    int tap_fd;                 // the network card's other end; 0 = none, the cable is not plugged in
     bool start_paused;          // loaded or booted, but not continued: vm_continue sets it off
     unsigned timeout_ms;        // for the whole call; 0 = 60 s
     vm_event_callback on_event; // may be NULL
