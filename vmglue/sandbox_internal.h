@@ -10,12 +10,29 @@
 #include "vmglue/nbd_server.h"
 #include "snapshot/txn.h"
 #include "vmglue/sandbox.h"
+#include "vmglue/sandbox_moment.h"
 
 #include <pthread.h>
 
-enum sandbox_state { SANDBOX_CREATING, SANDBOX_STARTING, SANDBOX_RUNNING, SANDBOX_STOPPED, SANDBOX_FAILED };
-enum { SANDBOX_ID_SIZE = 24 };
+enum sandbox_state {
+    SANDBOX_CREATING,
+    SANDBOX_STARTING,
+    SANDBOX_RUNNING,
+    SANDBOX_PAUSED, // vCPUs stopped in place
+    SANDBOX_STOPPED,
+    SANDBOX_FAILED,
+    SANDBOX_REMOVING,
+};
+enum { SANDBOX_ID_SIZE = 24, SANDBOX_TREE_SIZE = 32, SANDBOX_MOUNT_MAX = 120 };
 #define SANDBOX_BEING_STOPPED "being stopped"
+
+// A disk beside the root disk.
+struct sandbox_disk {
+    struct volume_id volume;
+    bool read_only;
+    char mount[SANDBOX_MOUNT_MAX + 1]; // where the guest shows it; "" = nowhere
+    char from[64];                     // the volume that it is a fork of; "" = it began empty
+};
 
 // What the doc holds.
 struct sandbox_record {
@@ -26,9 +43,16 @@ struct sandbox_record {
     unsigned cpus, memory_mb;
     enum vm_network network;
     uint64_t created_wall_ns, ready_ms;
-    json_t *labels, *env; // owned, objects or NULL
+    json_t *labels, *env;        // owned, objects or NULL
+    uint64_t ttl_ms, idle_ms;    // 0 = none
+    bool persistent;             // not removed when it was stopped for long
+    bool pause_frozen;           // user processes were frozen before it was paused
+    struct sandbox_moment since; // running: ttl counts from here. stopped, failed: retention does
+    char tree[SANDBOX_TREE_SIZE], parent_id[SANDBOX_ID_SIZE]; // of a fork; "" = none
     struct doc_id doc;
     struct volume_id disk, memory;
+    struct sandbox_disk more[VM_DISKS_MAX - 1]; // further disks, in the guest's order
+    unsigned more_count;
     struct base_id mapped; // memory base that the VMM maps; 0 = booted cold
     struct doc_id machine; // what it resumes from when stopped with memory; 0 = boots from its disk
 };
@@ -67,6 +91,12 @@ struct sandboxes {
     unsigned workers;     // (lock) threads that handle events
     bool quiesced;        // (lock)
 };
+
+// A VMM runs for it.
+static inline bool sandbox_is_live(const struct sandbox *sandbox)
+{
+    return sandbox->record.state == SANDBOX_RUNNING || sandbox->record.state == SANDBOX_PAUSED;
+}
 
 __attribute__((format(printf, 2, 3))) void sandbox_log(struct sandboxes *all, const char *format, ...);
 const char *sandbox_state_name(enum sandbox_state state);

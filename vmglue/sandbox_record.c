@@ -15,12 +15,50 @@
 static const char *const state_names[] = {[SANDBOX_CREATING] = "creating",
         [SANDBOX_STARTING] = "starting",
         [SANDBOX_RUNNING] = "running",
+        [SANDBOX_PAUSED] = "paused",
         [SANDBOX_STOPPED] = "stopped",
-        [SANDBOX_FAILED] = "failed"};
+        [SANDBOX_FAILED] = "failed",
+        [SANDBOX_REMOVING] = "removing"};
 
 const char *sandbox_state_name(enum sandbox_state state)
 {
     return state_names[state];
+}
+
+static json_t *encode_disks(const struct sandbox_record *record)
+{
+    json_t *disks = json_array();
+    for (unsigned i = 0; i < record->more_count; i++) {
+        const struct sandbox_disk *disk = &record->more[i];
+        json_array_append_new(
+                disks, json_pack("{s:I, s:b, s:s, s:s}", "volume", (json_int_t)disk->volume.value,
+                               "read_only", (int)disk->read_only, "mount", disk->mount, "from", disk->from));
+    }
+    return disks;
+}
+
+// What came later than the first format: left out where it says nothing, so that records stay small.
+static void encode_life(const struct sandbox_record *record, json_t *json)
+{
+    const struct sandbox_moment *since = &record->since;
+    if (record->ttl_ms != 0)
+        json_object_set_new(json, "ttl_ms", json_integer((json_int_t)record->ttl_ms));
+    if (record->idle_ms != 0)
+        json_object_set_new(json, "idle_ms", json_integer((json_int_t)record->idle_ms));
+    if (record->persistent)
+        json_object_set_new(json, "persistent", json_true());
+    if (record->pause_frozen)
+        json_object_set_new(json, "pause_frozen", json_true());
+    if (since->boot_id[0] != '\0')
+        json_object_set_new(json, "since",
+                json_pack("{s:s, s:I, s:I}", "boot_id", since->boot_id, "boot_ns", (json_int_t)since->boot_ns,
+                        "wall_ns", (json_int_t)since->wall_ns));
+    if (record->tree[0] != '\0')
+        json_object_set_new(json, "tree", json_string(record->tree));
+    if (record->parent_id[0] != '\0')
+        json_object_set_new(json, "parent_id", json_string(record->parent_id));
+    if (record->more_count > 0)
+        json_object_set_new(json, "more_disks", encode_disks(record));
 }
 
 static json_t *encode(const struct sandbox_record *record)
@@ -41,6 +79,8 @@ static json_t *encode(const struct sandbox_record *record)
         json_object_set(json, "labels", record->labels);
     if (json != NULL && record->env != NULL)
         json_object_set(json, "env", record->env);
+    if (json != NULL)
+        encode_life(record, json);
     return json;
 }
 
@@ -62,6 +102,8 @@ int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct er
         doc.volumes[doc.volume_count++] = record->disk;
     if (record->memory.value != 0)
         doc.volumes[doc.volume_count++] = record->memory;
+    for (unsigned i = 0; i < record->more_count; i++)
+        doc.volumes[doc.volume_count++] = record->more[i].volume;
     if (record->mapped.value != 0)
         doc.bases[doc.base_count++] = record->mapped;
     doc.body = text;
@@ -122,6 +164,38 @@ static uint64_t get_uint(const json_t *json, const char *name)
     return (uint64_t)json_fields_get_int(json, name);
 }
 
+static void parse_disks(const json_t *disks, struct sandbox_record *record)
+{
+    size_t i;
+    const json_t *item;
+    json_array_foreach(disks, i, item)
+    {
+        if (i >= VM_DISKS_MAX - 1)
+            return;
+        struct sandbox_disk *disk = &record->more[record->more_count++];
+        disk->volume.value = get_uint(item, "volume");
+        disk->read_only = json_fields_get_bool(item, "read_only");
+        snprintf(disk->mount, sizeof disk->mount, "%s", json_fields_get_text(item, "mount"));
+        snprintf(disk->from, sizeof disk->from, "%s", json_fields_get_text(item, "from"));
+    }
+}
+
+static void parse_life(const json_t *json, struct sandbox_record *record)
+{
+    const json_t *since = json_object_get(json, "since");
+    record->ttl_ms = get_uint(json, "ttl_ms");
+    record->idle_ms = get_uint(json, "idle_ms");
+    record->persistent = json_fields_get_bool(json, "persistent");
+    record->pause_frozen = json_fields_get_bool(json, "pause_frozen");
+    snprintf(record->since.boot_id, sizeof record->since.boot_id, "%s",
+            json_fields_get_text(since, "boot_id"));
+    record->since.boot_ns = get_uint(since, "boot_ns");
+    record->since.wall_ns = get_uint(since, "wall_ns");
+    snprintf(record->tree, sizeof record->tree, "%s", json_fields_get_text(json, "tree"));
+    snprintf(record->parent_id, sizeof record->parent_id, "%s", json_fields_get_text(json, "parent_id"));
+    parse_disks(json_object_get(json, "more_disks"), record);
+}
+
 int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_record, struct error *err)
 {
     json_t *json = json_loadb(doc->body, doc->body_bytes, 0, NULL);
@@ -153,6 +227,7 @@ int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_recor
     record.machine.value = get_uint(json, "machine");
     record.labels = json_incref(json_object_get(json, "labels"));
     record.env = json_incref(json_object_get(json, "env"));
+    parse_life(json, &record);
     json_decref(json);
     *ret_record = record;
     return 0;

@@ -33,16 +33,11 @@ static void load_one(void *context, const struct doc *doc)
     sandbox_new(all, &record);
 }
 
-static bool may_run(const struct sandbox *sandbox)
-{
-    return sandbox->record.state == SANDBOX_RUNNING;
-}
-
 static void serve_disks(struct sandboxes *all)
 {
     struct error err;
     for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
-        if (may_run(sandbox) && sandbox_vm_serve(sandbox, &err) < 0)
+        if (sandbox_is_live(sandbox) && sandbox_vm_serve(sandbox, &err) < 0)
             sandbox_log(all, "sandbox %s: its disk cannot be served: %s", sandbox->record.name, err.text);
 }
 
@@ -58,7 +53,7 @@ static void recover_running(struct sandbox *sandbox)
     sandbox_log(sandbox->all, "sandbox %s: %s", sandbox->record.name, err.text);
     if (r != -ESRCH && sandbox->vm != NULL) {
         // It runs, but its guest does not answer. It is the user's to look at or remove.
-        sandbox_set_state(sandbox, SANDBOX_RUNNING, err.text);
+        sandbox_set_state(sandbox, sandbox->record.state, err.text);
         return;
     }
     sandbox_vm_end(sandbox);
@@ -72,7 +67,11 @@ static void recover(struct sandbox *sandbox)
     struct sandboxes *all = sandbox->all;
     switch (sandbox->record.state) {
     case SANDBOX_RUNNING:
+    case SANDBOX_PAUSED:
         recover_running(sandbox);
+        break;
+    case SANDBOX_REMOVING:
+        sandbox_discard(sandbox);
         break;
     case SANDBOX_CREATING:
         sandbox_log(all, "sandbox %s: the daemon ended while it was being made; it is removed",
@@ -123,7 +122,7 @@ static bool is_wanted(struct sandboxes *all, const char *id)
 {
     for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
         if (strcmp(sandbox->record.id, id) == 0)
-            return !sandbox->removed && sandbox->record.state == SANDBOX_RUNNING;
+            return !sandbox->removed && sandbox_is_live(sandbox);
     return false;
 }
 

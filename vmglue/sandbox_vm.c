@@ -28,6 +28,7 @@ enum {
     RESUME_TIMEOUT_MS = 60000,
     ADOPT_TIMEOUT_MS = 30000,
     REACH_TIMEOUT_MS = 5000,
+    PAUSE_TIMEOUT_MS = 10000,
     IDENTITY_TIMEOUT_MS = 60000,
     EXIT_TIMEOUT_MS = 1000, // a broken connection is seen before the end of the process is
     DETAIL_TIMEOUT_S = 10,  // from its end to the words about it
@@ -257,9 +258,26 @@ int sandbox_vm_start(
     return r;
 }
 
+// A guest that is to run and was found stopped goes on; its agent is reached.
+static int adopt_running(struct sandbox *sandbox, enum vm_status status, struct error *err)
+{
+    int r = 0;
+    if (status == VM_PAUSED || status == VM_IO_ERROR) {
+        sandbox_log(sandbox->all, "sandbox %s: found %s; it goes on", sandbox->record.name,
+                status == VM_PAUSED ? "paused in the middle of a snapshot" : "stopped by a disk error");
+        r = vm_continue(sandbox->vm, err);
+    }
+    if (r == 0)
+        r = connect_agent(sandbox, ADOPT_TIMEOUT_MS, err);
+    if (r == 0 && agent_was_frozen(sandbox->agent))
+        r = agent_thaw(sandbox->agent, err); // the dead daemon had frozen it for a snapshot
+    return r;
+}
+
 int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
 {
     struct sandboxes *all = sandbox->all;
+    bool paused = sandbox->record.state == SANDBOX_PAUSED;
     enum vm_status status;
     char folder[128];
     struct vm *vm;
@@ -272,15 +290,10 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     sandbox->vm_generation++;
     pthread_mutex_unlock(&all->lock);
     r = vm_get_status(sandbox->vm, &status, err);
-    if (r == 0 && (status == VM_PAUSED || status == VM_IO_ERROR)) {
-        sandbox_log(all, "sandbox %s: found %s; it goes on", sandbox->record.name,
-                status == VM_PAUSED ? "paused in the middle of a snapshot" : "stopped by a disk error");
-        r = vm_continue(sandbox->vm, err);
-    }
-    if (r == 0)
-        r = connect_agent(sandbox, ADOPT_TIMEOUT_MS, err);
-    if (r == 0 && agent_was_frozen(sandbox->agent))
-        r = agent_thaw(sandbox->agent, err); // the dead daemon had frozen it for a snapshot
+    if (r == 0 && !paused)
+        r = adopt_running(sandbox, status, err);
+    else if (r == 0 && status == VM_RUNNING) // the dead daemon had written it down, but not done it
+        r = vm_pause(sandbox->vm, PAUSE_TIMEOUT_MS, err);
     if (r == 0)
         r = open_memory(sandbox, err);
     return r;

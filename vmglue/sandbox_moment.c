@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/sandbox_moment.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+// The wall clock is never quite as fast as the other one; less than this is no step.
+static const int64_t STEP_NS = INT64_C(300) * 1000000000;
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+struct sandbox_moment sandbox_moment_now(void)
+{
+    struct sandbox_moment now = {.boot_ns = clock_ns(CLOCK_BOOTTIME), .wall_ns = clock_ns(CLOCK_REALTIME)};
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file == NULL || fscanf(file, "%39s", now.boot_id) != 1)
+        snprintf(now.boot_id, sizeof now.boot_id, "unknown");
+    if (file != NULL)
+        fclose(file);
+    return now;
+}
+
+static bool same_boot(const struct sandbox_moment *a, const struct sandbox_moment *b)
+{
+    return strcmp(a->boot_id, b->boot_id) == 0;
+}
+
+uint64_t sandbox_moment_elapsed_ns(const struct sandbox_moment *from, const struct sandbox_moment *now)
+{
+    if (from->boot_id[0] == '\0')
+        return 0;
+    uint64_t start = same_boot(from, now) ? from->boot_ns : from->wall_ns;
+    uint64_t end = same_boot(from, now) ? now->boot_ns : now->wall_ns;
+    return end > start ? end - start : 0;
+}
+
+int64_t sandbox_moment_wall_step_ns(const struct sandbox_moment *from, const struct sandbox_moment *now)
+{
+    if (!same_boot(from, now))
+        return 0;
+    int64_t step = (int64_t)(now->wall_ns - from->wall_ns) - (int64_t)(now->boot_ns - from->boot_ns);
+    return step > STEP_NS || step < -STEP_NS ? step : 0;
+}
+
+uint64_t sandbox_moment_wall_after_ns(
+        const struct sandbox_moment *from, uint64_t after_ms, const struct sandbox_moment *now)
+{
+    return from->wall_ns + after_ms * 1000000 + (uint64_t)sandbox_moment_wall_step_ns(from, now);
+}
