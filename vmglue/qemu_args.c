@@ -3,6 +3,8 @@
 // configuration, no shared memory, no block backend that does DMA into guest memory.
 #include "vmglue/qemu_args.h"
 
+#include "vmglue/vm_confine.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -11,7 +13,7 @@
 #include <string.h>
 
 // A guest waits for its disk while the daemon is away; it must not see errors because a recovery takes long.
-enum { NBD_RECONNECT_S = 24 * 3600 };
+enum { NBD_RECONNECT_S = 24 * 3600, CONSOLE_FDSET = 1 };
 
 // ---- Checks ----
 
@@ -163,14 +165,28 @@ static void add_machine(
     add(args, "size=%uM", config->shape.memory_mb);
 }
 
+// A path of the host as the VMM sees it.
+static const char *seen(struct qemu_args *args, const struct vm_config *config, const char *path,
+        char buffer[VM_CONFINE_PATH])
+{
+    if (config->confine == NULL || path == NULL)
+        return path;
+    if (vm_confine_path(config->confine, path, buffer, VM_CONFINE_PATH) < 0) {
+        args->unseen = true;
+        return "";
+    }
+    return buffer;
+}
+
 static void add_memory(struct qemu_args *args, const struct vm_config *config)
 {
+    char buffer[VM_CONFINE_PATH];
     add(args, "-object");
     if (config->memory_image == NULL) {
         add(args, "memory-backend-ram,id=mem,size=%uM,share=off,merge=off,dump=off", config->shape.memory_mb);
         return;
     }
-    char *path = escape(args, config->memory_image);
+    char *path = escape(args, seen(args, config, config->memory_image, buffer));
     add(args, "memory-backend-file,id=mem,size=%uM,mem-path=%s,share=off,merge=off,dump=off",
             config->shape.memory_mb, path ? path : "");
     free(path);
@@ -181,11 +197,12 @@ static void add_kernel(
 {
     if (config->state != NULL || config->kernel_path == NULL)
         return; // a loaded guest has its kernel in memory
+    char buffer[VM_CONFINE_PATH];
     add(args, "-kernel");
-    add(args, "%s", config->kernel_path);
+    add(args, "%s", seen(args, config, config->kernel_path, buffer));
     if (config->initrd_path != NULL) {
         add(args, "-initrd");
-        add(args, "%s", config->initrd_path);
+        add(args, "%s", seen(args, config, config->initrd_path, buffer));
     }
     // panic=-1: a panic is a reboot at once, which ends this process (-no-reboot). An emulated guest's TSC is
     // the host's, and the guest is told its rate: measured on a busy host it comes out wrong. microvm, which
@@ -208,7 +225,9 @@ static void add_kernel(
 // neither: requests wait.
 static void add_disks(struct qemu_args *args, const struct vm_config *config)
 {
-    char *path = escape(args, config->nbd_socket != NULL ? config->nbd_socket : "nbd.sock");
+    char buffer[VM_CONFINE_PATH];
+    char *path = escape(
+            args, config->nbd_socket != NULL ? seen(args, config, config->nbd_socket, buffer) : "nbd.sock");
     for (unsigned i = 0; i < config->disk_count; i++) {
         const struct vm_disk *disk = &config->disks[i];
         char *export = escape(args, disk->export_name != NULL ? disk->export_name : "");
@@ -260,8 +279,11 @@ static void add_network(struct qemu_args *args, const struct vm_config *config)
 static void add_devices(
         struct qemu_args *args, const struct vm_config *config, const struct qemu_args_host *host)
 {
+    // By descriptor: a confined VMM has no folder to make a file in.
+    add(args, "-add-fd");
+    add(args, "fd=%d,set=%d", host->console_fd, CONSOLE_FDSET);
     add(args, "-chardev");
-    add(args, "file,id=console,path=console.log,append=on");
+    add(args, "file,id=console,path=/dev/fdset/%d,append=on", CONSOLE_FDSET);
     add(args, "-serial");
     add(args, "chardev:console");
     // Listening sockets made by us: they can be connected to before QEMU runs, and again after a daemon died.
@@ -294,6 +316,11 @@ static void add_common(struct qemu_args *args)
 
 static int finish(struct qemu_args *args, struct qemu_args *ret_args, struct error *err)
 {
+    if (args->unseen) {
+        qemu_args_free(args);
+        return error_set(err, -EINVAL,
+                "a file of the VM is outside of what its confined VMM sees: this is a fault of the program");
+    }
     if (args->failed) {
         qemu_args_free(args);
         return error_set(err, -ENOMEM, "no memory for QEMU's command line");
@@ -315,10 +342,16 @@ int qemu_args_build(const struct vm_config *config, const struct qemu_args_host 
     if (result < 0)
         return result;
     struct qemu_args args = {0};
-    add(&args, "%s", config->vmm_path != NULL ? config->vmm_path : "qemu-system-x86_64");
+    char buffer[VM_CONFINE_PATH];
+    add(&args, "%s",
+            config->vmm_path != NULL ? seen(&args, config, config->vmm_path, buffer) : "qemu-system-x86_64");
     add(&args, "-name");
     add(&args, "%s/%s", config->tag, config->id);
     add_common(&args);
+    if (config->confine != NULL) {
+        add(&args, "-L");
+        add(&args, "%s", VM_CONFINE_FIRMWARE);
+    }
     if (host->sandbox) {
         add(&args, "-sandbox");
         add(&args, "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
@@ -340,7 +373,8 @@ int qemu_args_build_canonical(
         const struct vm_config *config, const char *accel, struct qemu_args *ret_args, struct error *err)
 {
     struct vm_config plain = *config;
-    struct qemu_args_host host = {.accel = accel, .qmp_fd = 3, .agent_fd = 4};
+    struct qemu_args_host host = {.accel = accel, .qmp_fd = 3, .agent_fd = 4, .console_fd = 5};
+    plain.confine = NULL;
     plain.nbd_socket = NULL;
     plain.memory_image = NULL;
     for (unsigned i = 0; i < plain.disk_count && i < VM_DISKS_MAX; i++)

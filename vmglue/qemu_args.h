@@ -14,6 +14,7 @@ struct qemu_args {
     char *argv[QEMU_ARGS_MAX + 1]; // malloc'ed, NULL-terminated
     unsigned count;
     bool failed; // out of memory or too many
+    bool unseen; // a path that the confined VMM does not see
 };
 
 // What the config does not say.
@@ -21,6 +22,8 @@ struct qemu_args_host {
     const char *accel;    // "kvm" or "tcg"
     bool sandbox;         // QEMU's seccomp filter works here
     int qmp_fd, agent_fd; // listening sockets, numbers in the child
+    int console_fd;       // open for appending, number in the child
+    int tap_fd;           // number in the child; 0 = none
     unsigned tsc_khz;     // rate of the host's time-stamp counter, 0 = unknown
 };
 

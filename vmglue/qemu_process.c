@@ -3,8 +3,10 @@
 
 #include "vmglue/qemu_args.h"
 #include "vmglue/unix_socket.h"
+#include "vmglue/vm_confine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@
 #include <x86intrin.h>
 #endif
 
-enum { QMP_FD = 3, AGENT_FD = 4, ENV_MAX = 8 };
+enum { QMP_FD = 3, AGENT_FD = 4, CONSOLE_FD = 5, TAP_FD = 6, FDS = 4, ENV_MAX = 8 };
 
 char *qemu_process_path(const char *directory, const char *name)
 {
@@ -93,17 +95,35 @@ static void set_variable(struct environment *environment, const char *name, cons
     }
 }
 
+// As the VMM sees it; NULL stays NULL.
+static const char *seen(
+        const struct vm_config *config, const char *path, char *buffer, struct environment *environment)
+{
+    if (path == NULL || config->confine == NULL)
+        return path;
+    if (vm_confine_path(config->confine, path, buffer, VM_CONFINE_PATH) < 0)
+        environment->failed = true;
+    return buffer;
+}
+
 static void build_environment(const struct vm_config *config, struct environment *environment)
 {
-    set_variable(environment, "PATH", getenv("PATH"));
-    set_variable(environment, "TMPDIR", config->run_dir);
-    set_variable(environment, "LD_PRELOAD", config->preload_library);
+    char library[VM_CONFINE_PATH] = "", image[VM_CONFINE_PATH] = "", socket[VM_CONFINE_PATH] = "";
+    bool confined = config->confine != NULL;
+    set_variable(environment, "PATH", confined ? NULL : getenv("PATH"));
+    set_variable(environment, "TMPDIR", confined ? NULL : config->run_dir);
+    set_variable(environment, "LD_LIBRARY_PATH", confined ? VM_CONFINE_LIBRARIES : NULL);
+    set_variable(environment, "QEMU_MODULE_DIR", confined ? VM_CONFINE_MODULES : NULL);
+    set_variable(environment, "LD_PRELOAD", seen(config, config->preload_library, library, environment));
     if (config->preload_library != NULL) {
         char bytes[24];
         snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)config->shape.memory_mb << 20);
         // Relative to the working directory, whatever the length of its name.
-        set_variable(environment, "RAMET_PRELOAD_SOCKET", "uffd.sock");
-        set_variable(environment, "RAMET_PRELOAD_IMAGE", config->memory_image);
+        set_variable(environment, "RAMET_PRELOAD_SOCKET",
+                config->uffd_socket == NULL ? "uffd.sock"
+                                            : seen(config, config->uffd_socket, socket, environment));
+        set_variable(
+                environment, "RAMET_PRELOAD_IMAGE", seen(config, config->memory_image, image, environment));
         set_variable(environment, "RAMET_PRELOAD_RAM_BYTES", config->memory_image == NULL ? bytes : NULL);
     }
 }
@@ -114,7 +134,7 @@ static void free_environment(struct environment *environment)
         free(environment->words[i]);
 }
 
-static int spawn(const struct vm_config *config, const struct qemu_args *args, const int fds[2],
+static int spawn(const struct vm_config *config, const struct qemu_args *args, const int fds[FDS],
         struct qemu_process *ret_process, struct error *err)
 {
     struct environment environment = {0};
@@ -124,10 +144,12 @@ static int spawn(const struct vm_config *config, const struct qemu_args *args, c
     if (!environment.failed && log_path != NULL) {
         struct vm_process_spawn spawn = {.argv = args->argv,
                 .env = (const char *const *)environment.words,
-                .working_dir = config->run_dir,
+                .working_dir = config->confine != NULL ? "/" : config->run_dir,
                 .log_path = log_path,
                 .fds = fds,
-                .fd_count = 2};
+                .fd_count = config->tap_fd > 0 ? FDS : FDS - 1,
+                .confine = config->confine,
+                .netns_fd = config->netns_fd};
         result = vm_process_spawn(&spawn, &ret_process->identity, &ret_process->pid_fd, err);
     } else {
         error_set(err, result, "no memory for the environment of a VM process");
@@ -147,6 +169,40 @@ static int listen_in(const char *run_dir, const char *name, int type, int *ret_f
     return result;
 }
 
+// The only socket, beside that of the disks, that the VMM itself connects to.
+static int listen_for_preload(const struct vm_config *config, int *ret_fd, struct error *err)
+{
+    if (config->uffd_socket == NULL)
+        return listen_in(config->run_dir, "uffd.sock", SOCK_STREAM | SOCK_NONBLOCK, ret_fd, err);
+    int fd, result = unix_socket_listen(config->uffd_socket, SOCK_STREAM | SOCK_NONBLOCK, 0600, &fd, err);
+    if (result < 0)
+        return result;
+    if (config->confine != NULL &&
+            chown(config->uffd_socket, config->confine->uid, config->confine->gid) < 0) {
+        result = error_set(
+                err, -errno, "%s cannot be given to its VMM: %s", config->uffd_socket, strerror(errno));
+        close(fd);
+        return result;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+// Opened here: the VMM may write to it and nothing else. (The accelerator's probe has a FIFO of that name.)
+static int open_console(const char *run_dir, int *ret_fd, struct error *err)
+{
+    char *path = qemu_process_path(run_dir, "console.log");
+    if (path == NULL)
+        return error_set(err, -ENOMEM, "no memory for a path");
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), result = 0;
+    if (fd < 0)
+        result = error_set(err, -errno, "cannot make the console's log %s: %s", path, strerror(errno));
+    else
+        *ret_fd = fd;
+    free(path);
+    return result;
+}
+
 static atomic_bool no_sandbox;
 
 bool qemu_process_leave_out_sandbox(const char *words)
@@ -159,8 +215,12 @@ bool qemu_process_leave_out_sandbox(const char *words)
 int qemu_process_start(const struct vm_config *config, const char *accel, struct qemu_process *ret_process,
         struct error *err)
 {
-    struct qemu_args_host host = {
-            .accel = accel, .sandbox = !no_sandbox, .qmp_fd = QMP_FD, .agent_fd = AGENT_FD};
+    struct qemu_args_host host = {.accel = accel,
+            .sandbox = !no_sandbox,
+            .qmp_fd = QMP_FD,
+            .agent_fd = AGENT_FD,
+            .console_fd = CONSOLE_FD,
+            .tap_fd = config->tap_fd > 0 ? TAP_FD : 0};
     if (config->shape.machine == VM_MACHINE_MICROVM || strcmp(accel, "tcg") == 0)
         host.tsc_khz = qemu_process_tsc_khz();
     struct qemu_args args;
@@ -168,17 +228,18 @@ int qemu_process_start(const struct vm_config *config, const char *accel, struct
     if (result < 0)
         return result;
     struct qemu_process process = {.pid_fd = -1, .preload_fd = -1};
-    int fds[2] = {-1, -1};
+    int fds[FDS] = {-1, -1, -1, config->tap_fd};
     result = listen_in(config->run_dir, "qmp.sock", SOCK_STREAM, &fds[0], err);
     if (result == 0)
         result = listen_in(config->run_dir, "agent.sock", SOCK_STREAM, &fds[1], err);
+    if (result == 0)
+        result = open_console(config->run_dir, &fds[2], err);
     if (result == 0 && config->preload_library != NULL)
-        result = listen_in(
-                config->run_dir, "uffd.sock", SOCK_STREAM | SOCK_NONBLOCK, &process.preload_fd, err);
+        result = listen_for_preload(config, &process.preload_fd, err);
     if (result == 0)
         result = spawn(config, &args, fds, &process, err);
     // Ours are closed, so that a connect is refused once the VMM is gone.
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FDS - 1; i++) { // the last one is the caller's
         if (fds[i] >= 0)
             close(fds[i]);
     }

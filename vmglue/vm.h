@@ -62,11 +62,12 @@ typedef void (*vm_event_callback)(void *context, enum vm_event_kind kind, const 
 struct vm_confine; // vm_confine.h
 
 struct vm_config {
-    const char *id;         // the sandbox's id, [A-Za-z0-9._-], at most 64
-    const char *tag;        // marks processes of this store on their command line, e.g. "ramet-<store uuid>"
-    const char *run_dir;    // RUNDIR/vm/<id>, exists, absolute. Made there: qmp.sock agent.sock console.log
-                            // vmm.log vm.json
-    const char *nbd_socket; // NULL = run_dir/nbd.sock; must be listening before vm_start
+    const char *id;          // the sandbox's id, [A-Za-z0-9._-], at most 64
+    const char *tag;         // marks processes of this store on their command line, e.g. "ramet-<store uuid>"
+    const char *run_dir;     // RUNDIR/vm/<id>, exists, absolute. Made there: qmp.sock agent.sock console.log
+                             // vmm.log vm.json
+    const char *nbd_socket;  // NULL = run_dir/nbd.sock; must be listening before vm_start
+    const char *uffd_socket; // where the preload library reports, made there; NULL = run_dir/uffd.sock
     const char *preload_library; // NULL = none: no dirty tracking, snapshots copy all private pages
     const char *vmm_path;        // NULL = qemu-system-x86_64 from PATH
     struct vm_shape shape;
@@ -85,10 +86,10 @@ struct vm_config {
     size_t state_bytes;
     // What the VMM may touch; NULL = whatever the daemon may. Not kept beyond the call.
     const struct vm_confine *confine;
-    int netns_fd;               // network namespace it enters; 0 = the daemon's
-    int tap_fd;                 // the network card's other end; 0 = none, the cable is not plugged in
-    bool start_paused;          // loaded or booted, but not continued: vm_continue sets it off
-    unsigned timeout_ms;        // for the whole call; 0 = 60 s
+    int netns_fd;        // network namespace it enters; 0 = an empty one when confined, else the daemon's
+    int tap_fd;          // the network card's other end; 0 = none, the cable is not plugged in
+    bool start_paused;   // loaded or booted, but not continued: vm_continue sets it off
+    unsigned timeout_ms; // for the whole call; 0 = 60 s
     vm_event_callback on_event; // may be NULL
     void *context;
 };

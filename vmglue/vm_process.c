@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/vm_process.h"
 
+#include "vmglue/vm_confine.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -72,6 +78,113 @@ static int spawn_with(const struct vm_process_spawn *spawn, const int *fds, pid_
     return -error;
 }
 
+// ---- A child in namespaces of its own ----
+// posix_spawn knows nothing of them. The child shares the daemon's memory until it executes, as there: a copy
+// of the page tables of a daemon with a large cache would cost more than all else. So it makes system calls,
+// and nothing more.
+
+enum { CHILD_STACK_BYTES = 64 << 10, LAST_SIGNAL = 64 };
+
+struct child {
+    const struct vm_process_spawn *spawn;
+    const int *fds; // copies far away from 3, 4, ...
+    int log_fd, null_fd;
+    int result; // -errno of what failed
+    unsigned step;
+};
+
+static int take_fds(const struct child *child)
+{
+    if (dup2(child->null_fd, 0) < 0 || dup2(child->log_fd, 1) < 0 || dup2(child->log_fd, 2) < 0)
+        return -errno;
+    for (unsigned i = 0; i < child->spawn->fd_count; i++)
+        if (dup2(child->fds[i], FIRST_FD + (int)i) < 0)
+            return -errno;
+    return close_range(FIRST_FD + child->spawn->fd_count, ~0u, 0) == 0 ? 0 : -errno;
+}
+
+static void default_signals(bool confined)
+{
+    struct sigaction plain = {.sa_handler = SIG_DFL}, ignore = {.sa_handler = SIG_IGN};
+    sigset_t none;
+    for (int number = 1; number <= LAST_SIGNAL; number++)
+        sigaction(number, &plain, NULL); // some cannot be set
+    if (confined)
+        sigaction(SIGXFSZ, &ignore, NULL); // a full log is an error to its writer, and not the end of a VMM
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static int run_child(void *context)
+{
+    struct child *child = context;
+    const struct vm_process_spawn *spawn = child->spawn;
+    child->result = 0;
+    setsid();
+    if (spawn->confine != NULL)
+        child->result = vm_confine_enter(spawn->confine, spawn->netns_fd, &child->step);
+    else if (spawn->netns_fd > 0 && setns(spawn->netns_fd, CLONE_NEWNET) != 0)
+        child->result = -errno;
+    if (child->result == 0)
+        child->result = take_fds(child);
+    if (child->result == 0 && spawn->working_dir != NULL && chdir(spawn->working_dir) != 0)
+        child->result = -errno;
+    if (child->result == 0) {
+        default_signals(spawn->confine != NULL);
+        execvpe(spawn->argv[0], spawn->argv, (char *const *)spawn->env);
+        child->result = -errno;
+    }
+    syscall(SYS_exit_group, 127);
+    return 127;
+}
+
+static int clone_child(struct child *child, pid_t *ret_pid)
+{
+    char *stack = mmap(NULL, CHILD_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED)
+        return -errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); // the daemon's handlers must not run in the child
+    // Where a process gives up privileges its memory may no longer be looked at: here also the daemon's.
+    int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+    unsigned flags = child->spawn->confine != NULL ? vm_confine_clone_flags(child->spawn->netns_fd) : 0;
+    int pid = clone(
+            run_child, stack + CHILD_STACK_BYTES, (int)(CLONE_VM | CLONE_VFORK | SIGCHLD | flags), child);
+    int error = errno;
+    if (dumpable == 1)
+        prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    munmap(stack, CHILD_STACK_BYTES);
+    if (pid < 0)
+        return -error;
+    if (child->result < 0) {
+        waitpid(pid, NULL, 0);
+        return child->result;
+    }
+    *ret_pid = pid;
+    return 0;
+}
+
+static int spawn_apart(
+        const struct vm_process_spawn *spawn, const int *fds, pid_t *ret_pid, struct error *err)
+{
+    struct child child = {.spawn = spawn,
+            .fds = fds,
+            .log_fd = open(spawn->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600),
+            .null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC),
+            .step = UINT_MAX};
+    int result = child.log_fd < 0 || child.null_fd < 0 ? -errno : clone_child(&child, ret_pid);
+    if (child.log_fd >= 0)
+        close(child.log_fd);
+    if (child.null_fd >= 0)
+        close(child.null_fd);
+    if (result < 0 && child.result < 0 && spawn->confine != NULL)
+        return error_set(err, result, "cannot start %s confined: %s: %s", spawn->argv[0],
+                vm_confine_step(child.step), strerror(-result));
+    return result < 0 ? error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result)) : 0;
+}
+
 int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_identity *ret_identity,
         int *ret_pid_fd, struct error *err)
 {
@@ -86,11 +199,16 @@ int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_ide
             break;
         }
     }
+    bool apart = spawn->confine != NULL || spawn->netns_fd > 0;
     pid_t pid = 0;
-    if (result == 0)
+    if (result == 0 && apart)
+        result = spawn_apart(spawn, fds, &pid, err);
+    else if (result == 0)
         result = spawn_with(spawn, fds, &pid);
     for (unsigned i = 0; i < copied; i++)
         close(fds[i]);
+    if (result < 0 && apart)
+        return result;
     if (result < 0)
         return error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result));
 

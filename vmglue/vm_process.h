@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct vm_confine; // vm_confine.h
+
 struct vm_process_identity {
     pid_t pid;
     uint64_t start_time_ticks;      // /proc/PID/stat, field 22
@@ -25,8 +27,12 @@ struct vm_process_spawn {
     const char *log_path; // stdout and stderr, truncated
     const int *fds;       // become descriptors 3, 4, ... of the child; everything else is closed
     unsigned fd_count;
+    // NULL = no confinement. With it argv[0] is a path that the confined process sees, and so is working_dir.
+    const struct vm_confine *confine;
+    int netns_fd; // network namespace it enters; 0 = an empty one when confined, else the caller's
 };
-// A session of its own, default signals, no parent-death signal. *ret_pid_fd is the caller's to close.
+// A session of its own, default signals, no parent-death signal. *ret_pid_fd is the caller's to close. A
+// confined process is the first of its pid namespace; its pid here is the host's.
 int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_identity *ret_identity,
         int *ret_pid_fd, struct error *err);
 
