@@ -183,7 +183,7 @@ int compat_describe(const struct vm_config *config, const char *accel, char **re
     if (record == NULL)
         return error_set(
                 err, -EINVAL, "the VM's configuration cannot be written as JSON: its texts must be UTF-8");
-    json_object_set_new(record, "network_device", json_boolean(config->shape.network != VM_NETWORK_NONE));
+    json_object_set_new(record, "network_device", json_true());
     result = add_digest(record, "vmm_build", "VMM", vmm, err);
     if (result == 0)
         result = add_digest(record, "kernel", "kernel", config->kernel_path, err);
@@ -211,9 +211,7 @@ static const struct {
         {"memory_mb", "the memory size (MiB)",
                 "start it with the size of the snapshot; a running machine's size is fixed", false},
         {"network_device", "the presence of a network device",
-                "use network 'restricted' to cut a machine off, which keeps the device, or a machine that "
-                "was made with the kind asked for",
-                false},
+                "every machine has one now; boot a new one from the snapshot's disk", false},
         {"disks", "the disks", "give it the disks of the snapshot, in its order and sizes", false},
         {"accel", "the accelerator",
                 "run it on a host (or with the setting) that has the accelerator of the snapshot", false},

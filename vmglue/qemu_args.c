@@ -211,10 +211,8 @@ static void add_kernel(
     char tsc[40] = "";
     if (host->tsc_khz != 0)
         snprintf(tsc, sizeof tsc, " tsc_early_khz=%u", host->tsc_khz);
-    // Without a way out, a name look-up must fail at once and not after half a minute.
-    const char *dns = config->shape.network == VM_NETWORK_USER ? "" : " ramet.dns=none";
     add(args, "-append");
-    add(args, "console=ttyS0 quiet panic=-1 random.trust_cpu=on cryptomgr.notests%s%s%s%s", tsc, dns,
+    add(args, "console=ttyS0 quiet panic=-1 random.trust_cpu=on cryptomgr.notests%s%s%s", tsc,
             config->kernel_append != NULL ? " " : "",
             config->kernel_append != NULL ? config->kernel_append : "");
 }
@@ -258,21 +256,24 @@ static void default_mac(const char *id, uint8_t ret_mac[6])
         ret_mac[i] = (uint8_t)(hash >> (8 * i));
 }
 
-static void add_network(struct qemu_args *args, const struct vm_config *config)
+// Whatever is behind the card, it offers the guest the same: no checksums or segments left to the host, which
+// only some backends can do and which would be part of the device state. Without a tap it sends
+// into the void. User-mode networking would have a state of its own, and reach the host's own services.
+static void add_network(
+        struct qemu_args *args, const struct vm_config *config, const struct qemu_args_host *host)
 {
-    if (config->shape.network == VM_NETWORK_NONE)
-        return;
     static const uint8_t none[6];
     uint8_t mac[6];
     memcpy(mac, config->shape.mac, sizeof mac);
     if (memcmp(mac, none, sizeof mac) == 0)
         default_mac(config->id, mac);
-    // Without restrict=on the guest reaches every server on the host's loopback addresses.
-    add(args, "-netdev");
-    add(args, "user,id=net0,restrict=%s", config->shape.network == VM_NETWORK_USER ? "off" : "on");
+    if (host->tap_fd != 0) {
+        add(args, "-netdev");
+        add(args, "tap,id=net0,fd=%d", host->tap_fd);
+    }
     add(args, "-device");
-    add(args, "virtio-net-%s,id=nic0,netdev=net0,mac=%02x:%02x:%02x:%02x:%02x:%02x%s", bus(config), mac[0],
-            mac[1], mac[2], mac[3], mac[4], mac[5],
+    add(args, "virtio-net-%s,id=nic0%s,mac=%02x:%02x:%02x:%02x:%02x:%02x%s", bus(config),
+            host->tap_fd != 0 ? ",netdev=net0" : "", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5],
             config->shape.machine == VM_MACHINE_MICROVM ? "" : ",romfile=");
 }
 
@@ -361,7 +362,7 @@ int qemu_args_build(const struct vm_config *config, const struct qemu_args_host 
     add_kernel(&args, config, host);
     add_devices(&args, config, host);
     add_disks(&args, config);
-    add_network(&args, config);
+    add_network(&args, config, host);
     if (config->state != NULL) {
         add(&args, "-incoming");
         add(&args, "defer");
@@ -379,8 +380,6 @@ int qemu_args_build_canonical(
     plain.memory_image = NULL;
     for (unsigned i = 0; i < plain.disk_count && i < VM_DISKS_MAX; i++)
         plain.disks[i].export_name = NULL;
-    if (plain.shape.network == VM_NETWORK_USER)
-        plain.shape.network = VM_NETWORK_RESTRICTED; // the same devices
     memset(plain.shape.mac, 2, sizeof plain.shape.mac);
     struct qemu_args args = {0};
     add_common(&args);
@@ -388,7 +387,7 @@ int qemu_args_build_canonical(
     add_memory(&args, &plain);
     add_devices(&args, &plain, &host);
     add_disks(&args, &plain);
-    add_network(&args, &plain);
+    add_network(&args, &plain, &host); // no tap: what is behind the card is no part of it
     return finish(&args, ret_args, err);
 }
 

@@ -78,7 +78,7 @@ static void create_sandbox(struct http_request *request)
     if (r >= 0)
         r = json_fields_string(body, "from", &create.from, &err);
     if (r >= 0)
-        r = json_fields_string(body, "network", &create.network, &err);
+        create.network = json_object_get(body, "network");
     if (r >= 0)
         r = take_size(body, &create, &err);
     if (r >= 0)

@@ -149,10 +149,10 @@ static const char *shown_state(const struct sandbox *sandbox)
 static json_t *json_locked(struct sandbox *sandbox)
 {
     const struct sandbox_record *record = &sandbox->record;
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:I}", "id", record->id, "name",
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:O, s:s, s:I}", "id", record->id, "name",
             record->name, "state", shown_state(sandbox), "from", record->from, "cpus", (int)record->cpus,
-            "memory_mb", (int)record->memory_mb, "network", vm_network_name(record->network), "start_mode",
-            record->start_mode, "ready_ms", (json_int_t)record->ready_ms);
+            "memory_mb", (int)record->memory_mb, "network", record->network, "start_mode", record->start_mode,
+            "ready_ms", (json_int_t)record->ready_ms);
     struct volume_info disk;
     if (store_volume_get(sandbox->all->store, record->disk, &disk) == 0)
         json_object_set_new(json, "disk_bytes", json_integer((json_int_t)disk.size_bytes));

@@ -49,7 +49,7 @@ struct sandbox_create {
     const char *from;           // volume, disk snapshot or machine snapshot
     unsigned cpus, memory_mb;   // 0 = the default, or the snapshot's
     uint64_t disk_bytes;        // 0 = as large as what it comes from
-    const char *network;        // NULL = "restricted"
+    const json_t *network;      // a policy (network_policy.h); NULL = the snapshot's, or "full"
     const json_t *labels, *env; // objects of strings or NULL
 };
 // The answers of these are the API's Sandbox objects, new references.

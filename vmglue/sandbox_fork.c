@@ -21,9 +21,8 @@ enum { STARTERS_MAX = 4 };
 char *sandbox_capture_body(struct sandbox *sandbox, const json_t *labels, const char *inner)
 {
     const struct sandbox_record *record = &sandbox->record;
-    json_t *body = json_pack("{s:s, s:s, s:i, s:i, s:s}", "parent", record->name, "parent_id", record->id,
-            "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network",
-            vm_network_name(record->network));
+    json_t *body = json_pack("{s:s, s:s, s:i, s:i, s:O}", "parent", record->name, "parent_id", record->id,
+            "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network", record->network);
     if (body != NULL && labels != NULL)
         json_object_set_new(body, "labels", json_deep_copy(labels));
     if (body != NULL && inner != NULL)
@@ -146,7 +145,7 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     snprintf(record->from, sizeof record->from, "%s", source->name);
     record->cpus = source->cpus;
     record->memory_mb = source->memory_mb;
-    record->network = source->network;
+    record->network = json_incref(source->network);
     record->created_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     record->labels = json_deep_copy(work->fork->labels != NULL ? work->fork->labels : source->labels);
     record->env = source->env == NULL ? json_object() : json_deep_copy(source->env);

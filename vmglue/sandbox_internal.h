@@ -41,7 +41,7 @@ struct sandbox_record {
     char reason[256]; // why it failed or stopped by itself
     char from[64], start_mode[16];
     unsigned cpus, memory_mb;
-    enum vm_network network;
+    json_t *network; // owned: "full", "none" or {"allow": [...]} (network_policy.h)
     uint64_t created_wall_ns, ready_ms;
     json_t *labels, *env;        // owned, objects or NULL
     uint64_t ttl_ms, idle_ms;    // 0 = none
@@ -165,6 +165,11 @@ void sandbox_capture_request(struct sandbox *sandbox, const char *body, struct c
 // is called once the VMM is started or failed to. clean: takes away what an ended VMM of that id leaves;
 // without any state in memory, so that it does for strays too.
 struct sandbox_network; // sandbox_network.c
+// The policy of a new sandbox: what was asked for, else what it goes on with (NULL = nothing), else the
+// default. When the host cannot give what nobody asked for, it is "none" and *ret_notice says why ("" =
+// nothing to say). *ret_policy is a new reference.
+int sandbox_network_choose(struct sandboxes *all, const json_t *asked, const json_t *inherited,
+        json_t **ret_policy, char *ret_notice, size_t notice_size, struct error *err);
 int sandbox_network_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_network **ret_network, struct error *err);
 void sandbox_network_release(struct sandbox_network *network); // accepts NULL

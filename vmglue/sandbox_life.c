@@ -24,11 +24,6 @@ static int check_shape(const struct sandbox_create *create, const struct sandbox
         struct sandbox_record *record, struct error *err)
 {
     bool resumes = origin->memory.value != 0;
-    if (create->network != NULL && vm_network_parse(create->network, &record->network) < 0)
-        return error_set(err, -EINVAL, "network \"%.20s\" is not known; choose restricted, user or none",
-                create->network);
-    if (create->network == NULL)
-        record->network = resumes ? origin->network : VM_NETWORK_RESTRICTED;
     record->cpus = create->cpus != 0 ? create->cpus : resumes ? origin->cpus : DEFAULT_CPUS;
     record->memory_mb = create->memory_mb != 0 ? create->memory_mb
                         : resumes              ? origin->memory_mb
@@ -43,10 +38,6 @@ static int check_shape(const struct sandbox_create *create, const struct sandbox
                 "snapshot \"%s\" is of a machine with %u MiB of memory and cannot go on with %u; "
                 "leave memory_mb out, or boot a new machine from its disk",
                 create->from, origin->memory_mb, record->memory_mb);
-    if (resumes && (record->network == VM_NETWORK_NONE) != (origin->network == VM_NETWORK_NONE))
-        return error_set(err, -EINVAL,
-                "snapshot \"%s\" is of a machine with network \"%s\" and cannot go on with \"%s\"",
-                create->from, vm_network_name(origin->network), vm_network_name(record->network));
     if (create->disk_bytes != 0 && create->disk_bytes < origin->disk_bytes)
         return error_set(err, -EINVAL, "\"%s\" has a disk of %" PRIu64 " bytes; it cannot shrink to %" PRIu64,
                 create->from, origin->disk_bytes, create->disk_bytes);
@@ -124,7 +115,11 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
         struct error *err)
 {
     uint64_t started_ns = sandbox_now_ns();
+    char notice[256] = "";
     int r = check_shape(create, origin, record, err);
+    if (r == 0)
+        r = sandbox_network_choose(
+                all, create->network, origin->network, &record->network, notice, sizeof notice, err);
     if (r == 0)
         r = begin_create(all, create, origin, record, err);
     if (r < 0) {
@@ -140,6 +135,8 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
         sandbox_discard(sandbox);
     else
         *ret_json = sandbox_json(sandbox);
+    if (r == 0 && notice[0] != '\0')
+        json_object_set_new(*ret_json, "notice", json_string(notice));
     sandbox_finish(sandbox);
     return r;
 }

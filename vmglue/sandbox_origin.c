@@ -2,6 +2,7 @@
 #include "vmglue/sandbox_origin.h"
 
 #include "vmglue/json_fields.h"
+#include "vmglue/network_policy.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -33,9 +34,9 @@ static int parse_machine(
     json_t *body = json_loadb(doc->body, doc->body_bytes, 0, NULL);
     origin->cpus = (unsigned)json_fields_get_int(body, "cpus");
     origin->memory_mb = (unsigned)json_fields_get_int(body, "memory_mb");
-    r = vm_network_parse(json_fields_get_text(body, "network"), &origin->network);
+    origin->network = network_policy_stored(json_object_get(body, "network"));
     json_decref(body);
-    if (r < 0 || origin->cpus == 0 || origin->memory_mb == 0)
+    if (origin->network == NULL || origin->cpus == 0 || origin->memory_mb == 0)
         return error_set(
                 err, -EPROTO, "machine snapshot \"%s\" does not say what machine it is of", doc->name);
     return 0;
@@ -81,6 +82,8 @@ void sandbox_origin_free(struct sandbox_origin *origin)
 {
     free(origin->state);
     free(origin->compat);
+    json_decref(origin->network);
+    origin->network = NULL;
     origin->state = NULL;
     origin->compat = NULL;
 }

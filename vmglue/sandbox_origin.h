@@ -11,8 +11,8 @@ struct sandbox_origin {
     uint64_t disk_bytes;
     struct base_id memory;    // 0 = boots
     unsigned cpus, memory_mb; // of a machine
-    enum vm_network network;
-    void *state; // device state, malloc'ed
+    json_t *network;          // owned
+    void *state;              // device state, malloc'ed
     size_t state_bytes;
     char *compat; // malloc'ed
 };

@@ -5,6 +5,7 @@
 
 #include "snapshot/txn.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/network_policy.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -63,10 +64,10 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
 
 static json_t *encode(const struct sandbox_record *record)
 {
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:s}", "id", record->id, "state",
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:O}", "id", record->id, "state",
             state_names[record->state], "reason", record->reason, "from", record->from, "start_mode",
             record->start_mode, "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network",
-            vm_network_name(record->network));
+            record->network);
     const struct {
         const char *name;
         uint64_t value;
@@ -206,7 +207,8 @@ int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_recor
         s++;
     if (strncmp(id, "sbx_", 4) != 0 || strlen(id) >= sizeof record.id ||
             strlen(doc->name) >= sizeof record.name || s == sizeof state_names / sizeof state_names[0] ||
-            vm_network_parse(json_fields_get_text(json, "network"), &record.network) < 0) {
+            (record.network = network_policy_stored(json_object_get(json, "network"))) == NULL) {
+        json_decref(record.network);
         json_decref(json);
         return error_set(err, -EPROTO, "the record of sandbox \"%.40s\" is not one that this version wrote",
                 doc->name);
@@ -237,7 +239,8 @@ void sandbox_record_free(struct sandbox_record *record)
 {
     json_decref(record->labels);
     json_decref(record->env);
-    record->labels = record->env = NULL;
+    json_decref(record->network);
+    record->labels = record->env = record->network = NULL;
 }
 
 struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
@@ -245,6 +248,7 @@ struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
     struct sandbox_record copy = *record;
     json_incref(copy.labels);
     json_incref(copy.env);
+    json_incref(copy.network);
     return copy;
 }
 

@@ -11,22 +11,12 @@
 #include <unistd.h>
 
 static const char *const machine_names[] = {[VM_MACHINE_Q35] = "q35", [VM_MACHINE_MICROVM] = "microvm"};
-static const char *const network_names[] = {
-        [VM_NETWORK_RESTRICTED] = "restricted", [VM_NETWORK_USER] = "user", [VM_NETWORK_NONE] = "none"};
 
-enum {
-    MACHINES = sizeof machine_names / sizeof *machine_names,
-    NETWORKS = sizeof network_names / sizeof *network_names
-};
+enum { MACHINES = sizeof machine_names / sizeof *machine_names };
 
 const char *vm_machine_name(enum vm_machine machine)
 {
     return (unsigned)machine < MACHINES ? machine_names[machine] : "unknown";
-}
-
-const char *vm_network_name(enum vm_network network)
-{
-    return (unsigned)network < NETWORKS ? network_names[network] : "unknown";
 }
 
 int vm_machine_parse(const char *text, enum vm_machine *ret_machine)
@@ -34,17 +24,6 @@ int vm_machine_parse(const char *text, enum vm_machine *ret_machine)
     for (unsigned i = 0; i < MACHINES; i++) {
         if (strcmp(text, machine_names[i]) == 0) {
             *ret_machine = (enum vm_machine)i;
-            return 0;
-        }
-    }
-    return -EINVAL;
-}
-
-int vm_network_parse(const char *text, enum vm_network *ret_network)
-{
-    for (unsigned i = 0; i < NETWORKS; i++) {
-        if (strcmp(text, network_names[i]) == 0) {
-            *ret_network = (enum vm_network)i;
             return 0;
         }
     }

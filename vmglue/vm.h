@@ -26,17 +26,14 @@ struct vm;
 
 enum vm_machine { VM_MACHINE_Q35, VM_MACHINE_MICROVM }; // pc-q35-7.2 by its versioned name is the default
 enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
-// The device is there with both of the first two kinds, so that a snapshot may be resumed with either.
-// USER reaches the host's loopback addresses and is for the operator's own machines: nobody gets it by
-// default.
-enum vm_network { VM_NETWORK_RESTRICTED, VM_NETWORK_USER, VM_NETWORK_NONE };
 
+// Every machine has the same network card. What it reaches is decided behind it (vm_config.tap_fd), so that a
+// snapshot goes on with whatever network.
 struct vm_shape {
     enum vm_machine machine;
     unsigned cpus;      // 1 to 64
     unsigned memory_mb; // 64 to 1048576
-    enum vm_network network;
-    uint8_t mac[6]; // all zero: made from the VM's id
+    uint8_t mac[6];     // all zero: made from the VM's id
 };
 
 struct vm_disk {
@@ -86,10 +83,10 @@ struct vm_config {
     size_t state_bytes;
     // What the VMM may touch; NULL = whatever the daemon may. Not kept beyond the call.
     const struct vm_confine *confine;
-    int netns_fd;        // network namespace it enters; 0 = an empty one when confined, else the daemon's
-    int tap_fd;          // the network card's other end; 0 = none, the cable is not plugged in
-    bool start_paused;   // loaded or booted, but not continued: vm_continue sets it off
-    unsigned timeout_ms; // for the whole call; 0 = 60 s
+    int netns_fd; // network namespace it enters; 0 = an empty one when confined, else the daemon's
+    int tap_fd;   // the network card's other end, without IFF_VNET_HDR; 0 = none, the cable is not plugged in
+    bool start_paused;          // loaded or booted, but not continued: vm_continue sets it off
+    unsigned timeout_ms;        // for the whole call; 0 = 60 s
     vm_event_callback on_event; // may be NULL
     void *context;
 };
@@ -208,6 +205,4 @@ int vm_kill_stray(const char *tag, pid_t pid, unsigned timeout_ms, struct error 
 int vm_probe_accel(const struct vm_config *config, enum vm_accel *ret_accel, struct error *err);
 
 const char *vm_machine_name(enum vm_machine machine);                 // "q35", "microvm"
-const char *vm_network_name(enum vm_network network);                 // "restricted", "user", "none"
 int vm_machine_parse(const char *text, enum vm_machine *ret_machine); // -EINVAL
-int vm_network_parse(const char *text, enum vm_network *ret_network); // -EINVAL

@@ -77,10 +77,7 @@ static bool boots_under_kvm(const struct vm_config *config, const char *director
             .tag = config->tag,
             .run_dir = directory,
             .vmm_path = config->vmm_path,
-            .shape = {.machine = config->shape.machine,
-                    .cpus = 1,
-                    .memory_mb = PROBE_MEMORY_MB,
-                    .network = VM_NETWORK_NONE},
+            .shape = {.machine = config->shape.machine, .cpus = 1, .memory_mb = PROBE_MEMORY_MB},
             .kernel_path = config->kernel_path,
             .initrd_path = config->initrd_path,
             .kernel_append = "loglevel=7"};

@@ -89,9 +89,6 @@ void case_shape(struct rig *rig)
     shape = rig->shape;
     shape.machine = shape.machine == VM_MACHINE_Q35 ? VM_MACHINE_MICROVM : VM_MACHINE_Q35;
     refuse(rig, parsed.compat, shape, rig->image_bytes, "machine type");
-    shape = rig->shape;
-    shape.network = VM_NETWORK_NONE;
-    refuse(rig, parsed.compat, shape, rig->image_bytes, "network device");
     refuse(rig, parsed.compat, rig->shape, rig->image_bytes * 2, "disks");
     capture_doc_free(&parsed);
     doc_free(&doc);

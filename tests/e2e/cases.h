@@ -8,7 +8,6 @@ void case_ram(struct rig *rig, unsigned rounds);
 void case_generations(struct rig *rig, unsigned generations);
 void case_shape(struct rig *rig);
 void case_reboot(struct rig *rig);
-void case_network(struct rig *rig);
 void case_damage(struct rig *rig);
 void case_random(struct rig *rig, unsigned forks);
 void case_unique(struct rig *rig, unsigned forks);

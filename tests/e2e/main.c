@@ -18,11 +18,6 @@ static void reboot(struct rig *rig, unsigned count)
     case_reboot(rig);
 }
 
-static void network(struct rig *rig, unsigned count)
-{
-    case_network(rig);
-}
-
 static void damage(struct rig *rig, unsigned count)
 {
     case_damage(rig);
@@ -46,7 +41,6 @@ static const struct {
         {"random", 20, case_random},
         {"unique", 3, case_unique},
         {"traffic", 10, case_traffic},
-        {"network", 1, network},
         {"damage", 1, damage},
 };
 enum { CASES = sizeof cases / sizeof *cases };

@@ -181,10 +181,7 @@ static void need(struct rig *rig, const char **ret_image)
 void rig_open(struct rig *rig, const char *name)
 {
     const char *image;
-    *rig = (struct rig){.shape = {.machine = VM_MACHINE_Q35,
-                                .cpus = 1,
-                                .memory_mb = 256,
-                                .network = VM_NETWORK_RESTRICTED}};
+    *rig = (struct rig){.shape = {.machine = VM_MACHINE_Q35, .cpus = 1, .memory_mb = 256}};
     need(rig, &image);
     find_preload(rig);
     snprintf(scratch, sizeof scratch, "/tmp/ramet-%.20s-XXXXXX", name);

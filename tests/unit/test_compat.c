@@ -51,10 +51,7 @@ static struct vm_config good_config(void)
             .tag = "t",
             .run_dir = "/run/s1",
             .vmm_path = vmm,
-            .shape = {.machine = VM_MACHINE_Q35,
-                    .cpus = 2,
-                    .memory_mb = 512,
-                    .network = VM_NETWORK_RESTRICTED},
+            .shape = {.machine = VM_MACHINE_Q35, .cpus = 2, .memory_mb = 512},
             .kernel_path = kernel,
             .image_id = "agent-base",
             .disks = {{.export_name = "d", .size_bytes = 1 << 30}},
@@ -89,7 +86,7 @@ static void test_same_machine_elsewhere(void **state)
     config.kernel_path = NULL; // a loaded guest has its own
     config.memory_id = "17";
     config.shape.mac[5] = 9;
-    config.shape.network = VM_NETWORK_USER; // the same device
+    config.tap_fd = 7; // the same device
     struct error err = {0};
     if (compare(&config, &err) < 0)
         fail_msg("%s", err.text);
@@ -114,9 +111,6 @@ static void test_each_difference_is_named(void **state)
     config = good_config();
     config.shape.machine = VM_MACHINE_MICROVM;
     differ(&config, "machine type", "microvm");
-    config = good_config();
-    config.shape.network = VM_NETWORK_NONE;
-    differ(&config, "network device", "false");
     config = good_config();
     config.disks[0].size_bytes = 4096;
     differ(&config, "disks", "4096");

@@ -45,7 +45,7 @@ static int set_up(void **state)
             .tag = world.tag,
             .run_dir = world.run_dir,
             .vmm_path = world.vmm,
-            .shape = {.machine = VM_MACHINE_Q35, .cpus = 1, .memory_mb = 64, .network = VM_NETWORK_NONE},
+            .shape = {.machine = VM_MACHINE_Q35, .cpus = 1, .memory_mb = 64},
             .accel = VM_ACCEL_TCG,
             .kernel_path = world.kernel,
             .timeout_ms = 60000};

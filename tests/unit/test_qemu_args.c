@@ -17,10 +17,7 @@ static struct vm_config good_config(void)
     return (struct vm_config){.id = "s1",
             .tag = "ramet-test",
             .run_dir = "/run/ramet/vm/s1",
-            .shape = {.machine = VM_MACHINE_Q35,
-                    .cpus = 2,
-                    .memory_mb = 512,
-                    .network = VM_NETWORK_RESTRICTED},
+            .shape = {.machine = VM_MACHINE_Q35, .cpus = 2, .memory_mb = 512},
             .kernel_path = "/boot/vmlinux",
             .initrd_path = "/boot/initramfs",
             .disks = {{.export_name = "d", .size_bytes = 1 << 30}},
@@ -75,7 +72,7 @@ static void test_what_must_be_there(void **state)
     assert_true(anywhere(&args, "reconnect-delay=86400"));
     assert_true(anywhere(&args, "werror=stop,rerror=report"));
     assert_true(anywhere(&args, "discard=unmap"));
-    assert_true(anywhere(&args, "restrict=on"));
+    assert_true(anywhere(&args, "virtio-net"));
     assert_true(anywhere(&args, "name=agent.0"));
     assert_true(anywhere(&args, "virtio-rng-pci"));
     qemu_args_free(&args);
@@ -86,7 +83,7 @@ static void test_what_must_be_there(void **state)
 static void test_what_must_never_be_there(void **state)
 {
     static const char *const never[] = {"vhost", "vfio", "io_uring", "aio=", "cache.direct", "balloon",
-            "share=on", "hostfwd", "restrict=off", "hugetlb", "prealloc=on"};
+            "share=on", "hostfwd", "restrict=", "hugetlb", "prealloc=on"};
     for (int machine = VM_MACHINE_Q35; machine <= VM_MACHINE_MICROVM; machine++) {
         struct vm_config config = good_config();
         config.shape.machine = (enum vm_machine)machine;
@@ -150,22 +147,22 @@ static void test_an_emulated_guest_is_told_its_tsc_rate(void **state)
     qemu_args_free(&args);
 }
 
-static void test_network_kinds(void **state)
+static void test_one_network_card_whatever_is_behind_it(void **state)
 {
     struct vm_config config = good_config();
-    config.shape.network = VM_NETWORK_NONE;
     struct qemu_args args = build(&config);
-    assert_false(anywhere(&args, "virtio-net"));
+    assert_true(anywhere(&args, "virtio-net"));
+    assert_false(anywhere(&args, "-netdev"));
     qemu_args_free(&args);
-    config.shape.network = VM_NETWORK_USER;
-    args = build(&config);
-    assert_true(anywhere(&args, "user,id=net0,restrict=off"));
-    assert_false(anywhere(&args, "ramet.dns=none"));
-    qemu_args_free(&args);
-    config.shape.network = VM_NETWORK_RESTRICTED;
-    args = build(&config);
-    assert_true(anywhere(&args, "user,id=net0,restrict=on"));
-    assert_true(anywhere(&args, " ramet.dns=none"));
+    struct qemu_args_host with_tap = host;
+    with_tap.tap_fd = 5;
+    assert_int_equal(qemu_args_build(&config, &with_tap, &args, NULL), 0);
+    assert_true(anywhere(&args, "tap,id=net0,fd=5"));
+    assert_true(anywhere(&args, "id=nic0,netdev=net0"));
+    assert_true(anywhere(&args, "virtio-net"));
+    // The host's own services would be the guest's with it.
+    assert_false(anywhere(&args, "user,"));
+    assert_false(anywhere(&args, "vhost"));
     qemu_args_free(&args);
 }
 
@@ -229,7 +226,7 @@ static void test_canonical_line_has_no_names_of_this_vm(void **state)
     b.state = "x";
     b.state_bytes = 1;
     b.disks[0].export_name = "e";
-    b.shape.network = VM_NETWORK_USER;
+    b.tap_fd = 7;
     struct qemu_args left, right;
     assert_int_equal(qemu_args_build_canonical(&a, "tcg", &left, NULL), 0);
     assert_int_equal(qemu_args_build_canonical(&b, "tcg", &right, NULL), 0);
@@ -256,7 +253,7 @@ int main(void)
             cmocka_unit_test(test_commas_are_doubled),
             cmocka_unit_test(test_microvm),
             cmocka_unit_test(test_an_emulated_guest_is_told_its_tsc_rate),
-            cmocka_unit_test(test_network_kinds),
+            cmocka_unit_test(test_one_network_card_whatever_is_behind_it),
             cmocka_unit_test(test_refusals_name_the_field),
             cmocka_unit_test(test_canonical_line_has_no_names_of_this_vm),
     };

@@ -73,7 +73,7 @@ furnish_tree() {
     fi
     echo sandbox > "$tree/etc/hostname"
     printf '127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n' > "$tree/etc/hosts"
-    # No name server: without a network a look-up must fail at once. The guest's first process writes it when there is one.
+    # No name server yet: the guest's first process writes it when there is a network card.
     : > "$tree/etc/resolv.conf"
     echo '/dev/vda / ext4 rw,noatime,discard 0 1' > "$tree/etc/fstab"
     : > "$tree/etc/machine-id"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/network_option.h"
 #include "tools/ramet/sandbox_print.h"
 
 #include <stdio.h>
@@ -21,10 +22,12 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     json_t *body = json_object();
     const struct {
         const char *name, *value;
-    } texts[] = {{"name", args.items[0]}, {"from", from}, {"size", size}, {"network", network}};
+    } texts[] = {{"name", args.items[0]}, {"from", from}, {"size", size}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i].value != NULL)
             json_object_set_new(body, texts[i].name, json_string(texts[i].value));
+    if (network != NULL)
+        json_object_set_new(body, "network", network_option(network));
     if (cpus != 0)
         json_object_set_new(body, "cpus", json_integer((json_int_t)cpus));
     if (memory != 0) // a bare number means MiB, as everywhere in the field
@@ -60,9 +63,9 @@ const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHO
         "  --cpus N           virtual CPUs\n"
         "  -m, --memory SIZE  memory, e.g. 512M\n"
         "  --disk SIZE        let the disk be this large (whole GiB)\n"
-        "  --network KIND     restricted (default: no way out), user (reaches the network and this host's "
-        "own services),\n"
-        "                     none\n"
+        "  --network KIND     full (default: everything but this host and other sandboxes), none, or what it "
+        "may\n"
+        "                     reach: --network 10.1.2.0/24,host.example:443,*.example.org\n"
         "  -l, --label K=V    may be given often\n"
         "  -e, --env K=V      environment of all its commands; may be given often\n"
         "\n"

@@ -166,16 +166,15 @@ static const char *resolver_path(char *ret_target, size_t size)
     return run;
 }
 
-// ramet.dns=none empties the file: the C library then asks this machine itself, and is refused at once.
 static void name_server(void)
 {
     static const char mark[] = "# made at boot by ramet-guest\n";
-    char address[64], target[300], text[150] = "";
+    char target[300], text[150];
     if (!resolver_is_ours(mark))
         return;
-    boot_parameter("ramet.dns", "10.0.2.3", address, sizeof address);
-    if (strcmp(address, "none") != 0)
-        snprintf(text, sizeof text, "%snameserver %s\n", mark, address);
+    // There in every machine, so that what is behind the card can change: a look-up that may not be is
+    // refused.
+    snprintf(text, sizeof text, "%snameserver 10.0.2.3\n", mark);
     int fd = open(resolver_path(target, sizeof target), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
         return;

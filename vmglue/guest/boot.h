@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The machine's start and end, for the first process only.
-// Kernel command line: root=DEVICE rootfstype= (stage 1), ramet.hostname=NAME, ramet.dns=ADDRESS|none.
+// Kernel command line: root=DEVICE rootfstype= (stage 1), ramet.hostname=NAME.
 #pragma once
 
 #include <stddef.h>

@@ -58,7 +58,7 @@ class Api(rig.Case):
         self.daemon.ramet("volume", "create", "disk", "1M")
         create = ("POST", "/v1/sandboxes")
         for field, values in {"cpus": (0, 65, -1, "2", 1.5), "memory_mb": (0, 63, 1 << 21, "x"), "disk_gb": (0, -1, "x"),
-                              "size": ("huge", 1), "network": ("open", 1), "labels": ([], {"a": 1}, "x"),
+                              "size": ("huge", 1), "network": ("open", "user", 1, {}, {"allow": "x"}, {"allow": ["::1"]}, {"allow": ["10.1.2.3/24"]}), "labels": ([], {"a": 1}, "x"),
                               "env": ({"": "x"}, {"a=b": "x"}, {"a": None})}.items():
             for value in values:
                 self.refuse(400, "validation.invalid", *create, {"name": "b", "from": "disk", field: value}, says=field)
