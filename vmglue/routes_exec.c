@@ -136,8 +136,6 @@ static int take_command(struct exec_call *call, const json_t *body, struct error
     } else if (r >= 0) {
         r = json_fields_string(body, "stdin", &stdin_text, err);
     }
-    if (r >= 0 && (command == NULL || command[0] == '\0'))
-        r = error_set(err, -EINVAL, "field \"command\" is missing: a line for /bin/bash");
     if (r >= 0 && encoding != NULL && strcmp(encoding, "base64") != 0 && strcmp(encoding, "text") != 0)
         r = error_set(err, -EINVAL, "field \"encoding\" must be \"text\" or \"base64\"");
     call->exec.shell_command = command;
@@ -147,6 +145,25 @@ static int take_command(struct exec_call *call, const json_t *body, struct error
         r = take_base64_stdin(call, body, err);
     call->base64 = encoding != NULL && strcmp(encoding, "base64") == 0;
     return r < 0 ? r : 0;
+}
+
+// What the call leaves open is as the sandbox's template says.
+static int fill_defaults(struct exec_call *call, struct error *err)
+{
+    const json_t *defaults = call->use.defaults;
+    const char *user = json_fields_get_text(defaults, "user"), *cwd = json_fields_get_text(defaults, "cwd");
+    const char *command = call->exec.shell_command;
+    if (call->exec.user == NULL && user[0] != '\0')
+        call->exec.user = user;
+    if (call->exec.cwd == NULL && cwd[0] != '\0')
+        call->exec.cwd = cwd;
+    if (command != NULL && command[0] != '\0')
+        return 0;
+    command = json_fields_get_text(defaults, "command");
+    if (command[0] == '\0')
+        return error_set(err, -EINVAL, "field \"command\" is missing: a line for /bin/bash");
+    call->exec.shell_command = command;
+    return 0;
 }
 
 static bool is_cancelled(void *context)
@@ -171,6 +188,8 @@ static bool call_begin(struct exec_call *call)
     if (r >= 0)
         r = sandbox_agent_use(service_of(call->request)->sandboxes, http_request_param(call->request, "name"),
                 &call->use, &err);
+    if (r >= 0)
+        r = fill_defaults(call, &err);
     if (r >= 0)
         r = make_env(call, env, &err);
     call->exec.context = call;

@@ -162,6 +162,8 @@ static json_t *json_locked(struct sandbox *sandbox)
     else
         json_object_set_new(json, "labels", json_object());
     json_object_set_new(json, "expires_at", json_null());
+    if (record->defaults != NULL)
+        json_object_set_new(json, "defaults", json_deep_copy(record->defaults));
     if (record->reason[0] != '\0')
         json_object_set_new(json, "reason", json_string(record->reason));
     if (record->state == SANDBOX_STOPPED || record->state == SANDBOX_FAILED)
@@ -259,7 +261,8 @@ int sandbox_agent_use(
     } else {
         sandbox->references++;
         sandbox->agent_users++;
-        *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env)};
+        *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env),
+                json_deep_copy(sandbox->record.defaults)};
     }
     pthread_mutex_unlock(&all->lock);
     return r;
@@ -269,6 +272,7 @@ void sandbox_agent_done(struct sandbox_agent *use)
 {
     struct sandboxes *all = use->sandbox->all;
     json_decref(use->env);
+    json_decref(use->defaults);
     pthread_mutex_lock(&all->lock);
     use->sandbox->agent_users--;
     pthread_cond_broadcast(&all->changed);

@@ -47,6 +47,7 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
 struct sandbox_create {
     const char *name;           // NULL = one is made
     const char *from;           // volume, disk snapshot or machine snapshot
+    struct volume_id disk;      // not 0: boots this volume, which needs no name; `from` is only shown
     unsigned cpus, memory_mb;   // 0 = the default, or the snapshot's
     uint64_t disk_bytes;        // 0 = as large as what it comes from
     const json_t *network;      // a policy (network_policy.h); NULL = the snapshot's, or "full"
@@ -89,11 +90,11 @@ int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_f
         struct error *err);
 
 // The agent of a running sandbox, for exec and files; it stays until sandbox_agent_done. env: the sandbox's
-// own (a new reference, may be NULL).
+// own, defaults: its template's user, cwd and command (new references, may be NULL).
 struct sandbox_agent {
     struct sandbox *sandbox;
     struct agent *agent;
-    json_t *env;
+    json_t *env, *defaults;
 };
 int sandbox_agent_use(
         struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err);

@@ -25,6 +25,8 @@ char *sandbox_capture_body(struct sandbox *sandbox, const json_t *labels, const 
             "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network", record->network);
     if (body != NULL && labels != NULL)
         json_object_set_new(body, "labels", json_deep_copy(labels));
+    if (body != NULL && record->defaults != NULL)
+        json_object_set(body, "defaults", record->defaults);
     if (body != NULL && inner != NULL)
         json_object_set_new(body, "inner", json_string(inner));
     char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
@@ -146,6 +148,7 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     record->cpus = source->cpus;
     record->memory_mb = source->memory_mb;
     record->network = json_incref(source->network);
+    record->defaults = json_incref(source->defaults);
     record->created_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     record->labels = json_deep_copy(work->fork->labels != NULL ? work->fork->labels : source->labels);
     record->env = source->env == NULL ? json_object() : json_deep_copy(source->env);

@@ -44,6 +44,7 @@ struct sandbox_record {
     json_t *network; // owned: "full", "none" or {"allow": [...]} (network_policy.h)
     uint64_t created_wall_ns, ready_ms;
     json_t *labels, *env;        // owned, objects or NULL
+    json_t *defaults;            // of its template, owned, object or NULL: user, cwd, command, env
     uint64_t ttl_ms, idle_ms;    // 0 = none
     bool persistent;             // not removed when it was stopped for long
     bool pause_frozen;           // user processes were frozen before it was paused

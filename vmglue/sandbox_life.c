@@ -154,7 +154,8 @@ int sandbox_create(
         snprintf(record.name, sizeof record.name, "%s", create->name);
     if (r < 0)
         return r;
-    r = sandbox_origin_find(all, create->from, &origin, err);
+    r = create->disk.value != 0 ? sandbox_origin_of_disk(all, create->disk, &origin, err)
+                                : sandbox_origin_find(all, create->from, &origin, err);
     if (r == 0 && origin.memory.value == 0 &&
             disk_table_is_for_4096(all->store, origin.disk_volume, origin.disk)) {
         sandbox_origin_free(&origin);
@@ -164,7 +165,12 @@ int sandbox_create(
         sandbox_new_id(record.id);
         snprintf(record.from, sizeof record.from, "%.60s", create->from);
         record.labels = json_deep_copy(create->labels);
-        record.env = json_deep_copy(create->env);
+        record.defaults = json_incref(origin.defaults);
+        record.env = json_deep_copy(json_object_get(origin.defaults, "env"));
+        if (record.env == NULL)
+            record.env = json_deep_copy(create->env);
+        else if (create->env != NULL)
+            json_object_update(record.env, (json_t *)create->env);
         r = run_create(all, create, &origin, &record, ret_json, err);
         sandbox_origin_free(&origin);
     }

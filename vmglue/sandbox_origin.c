@@ -35,6 +35,7 @@ static int parse_machine(
     origin->cpus = (unsigned)json_fields_get_int(body, "cpus");
     origin->memory_mb = (unsigned)json_fields_get_int(body, "memory_mb");
     origin->network = network_policy_stored(json_object_get(body, "network"));
+    origin->defaults = json_incref(json_object_get(body, "defaults"));
     json_decref(body);
     if (origin->network == NULL || origin->cpus == 0 || origin->memory_mb == 0)
         return error_set(
@@ -78,12 +79,24 @@ int sandbox_origin_find(
     return 0;
 }
 
+int sandbox_origin_of_disk(
+        struct sandboxes *all, struct volume_id disk, struct sandbox_origin *ret_origin, struct error *err)
+{
+    struct volume_info info;
+    int r = store_volume_get(all->store, disk, &info);
+    if (r < 0)
+        return error_set(err, r, "the disk to boot from is gone");
+    *ret_origin = (struct sandbox_origin){.disk_volume = disk, .disk_bytes = info.size_bytes};
+    return 0;
+}
+
 void sandbox_origin_free(struct sandbox_origin *origin)
 {
     free(origin->state);
     free(origin->compat);
     json_decref(origin->network);
-    origin->network = NULL;
+    json_decref(origin->defaults);
+    origin->network = origin->defaults = NULL;
     origin->state = NULL;
     origin->compat = NULL;
 }

@@ -12,6 +12,7 @@ struct sandbox_origin {
     struct base_id memory;    // 0 = boots
     unsigned cpus, memory_mb; // of a machine
     json_t *network;          // owned
+    json_t *defaults;         // of a template, owned, object or NULL
     void *state;              // device state, malloc'ed
     size_t state_bytes;
     char *compat; // malloc'ed
@@ -20,6 +21,9 @@ struct sandbox_origin {
 // By name, as in `create --from`.
 int sandbox_origin_find(
         struct sandboxes *all, const char *from, struct sandbox_origin *ret_origin, struct error *err);
+// A volume that has no name for `create --from`: a template's disk while it is being built.
+int sandbox_origin_of_disk(
+        struct sandboxes *all, struct volume_id disk, struct sandbox_origin *ret_origin, struct error *err);
 // A machine snapshot by id, with its device state.
 int sandbox_origin_load(
         struct sandboxes *all, struct doc_id machine, struct sandbox_origin *ret_origin, struct error *err);

@@ -58,6 +58,8 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
         json_object_set_new(json, "tree", json_string(record->tree));
     if (record->parent_id[0] != '\0')
         json_object_set_new(json, "parent_id", json_string(record->parent_id));
+    if (record->defaults != NULL)
+        json_object_set(json, "defaults", record->defaults);
     if (record->more_count > 0)
         json_object_set_new(json, "more_disks", encode_disks(record));
 }
@@ -229,6 +231,7 @@ int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_recor
     record.machine.value = get_uint(json, "machine");
     record.labels = json_incref(json_object_get(json, "labels"));
     record.env = json_incref(json_object_get(json, "env"));
+    record.defaults = json_incref(json_object_get(json, "defaults"));
     parse_life(json, &record);
     json_decref(json);
     *ret_record = record;
@@ -240,7 +243,8 @@ void sandbox_record_free(struct sandbox_record *record)
     json_decref(record->labels);
     json_decref(record->env);
     json_decref(record->network);
-    record->labels = record->env = record->network = NULL;
+    json_decref(record->defaults);
+    record->labels = record->env = record->network = record->defaults = NULL;
 }
 
 struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
@@ -249,6 +253,7 @@ struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
     json_incref(copy.labels);
     json_incref(copy.env);
     json_incref(copy.network);
+    json_incref(copy.defaults);
     return copy;
 }
 
