@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MEMORY_RETRY_SECS = 5 }; // until an idle sandbox is stopped, or somebody removes one
+
 // Publishes the answer's head. false: there is one already.
 static bool begin(struct http_request *request)
 {
@@ -73,7 +75,8 @@ static void reply_error(
     json_t *error = json_pack("{s:s, s:o, s:s, s:{s:b}}", "code", code, "message", text, "request_id",
             request->id, "details", "retryable", (int)retryable);
     if (retryable)
-        json_object_set_new(error, "retry_after_secs", json_integer(1));
+        json_object_set_new(error, "retry_after_secs",
+                json_integer(strcmp(code, "capacity.memory") == 0 ? MEMORY_RETRY_SECS : 1));
     json_t *body = json_pack("{s:o}", "error", error);
     char *dump = json_dumps(body, JSON_COMPACT);
     json_decref(body);

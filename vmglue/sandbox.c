@@ -191,9 +191,13 @@ int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, str
     pthread_mutex_lock(&all->lock);
     struct sandbox *sandbox = find_locked(all, name);
     json_t *json = sandbox == NULL ? NULL : json_locked(sandbox);
+    if (sandbox != NULL)
+        sandbox->references++;
     pthread_mutex_unlock(&all->lock);
-    if (json == NULL)
+    if (sandbox == NULL)
         return not_found(name, err);
+    sandbox_memory_describe(sandbox, json);
+    sandbox_put(sandbox);
     *ret_json = json;
     return 0;
 }
@@ -261,6 +265,7 @@ int sandbox_agent_use(
     } else {
         sandbox->references++;
         sandbox->agent_users++;
+        sandbox->used_ns = sandbox_now_ns();
         *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env),
                 json_deep_copy(sandbox->record.defaults)};
     }
@@ -275,6 +280,7 @@ void sandbox_agent_done(struct sandbox_agent *use)
     json_decref(use->defaults);
     pthread_mutex_lock(&all->lock);
     use->sandbox->agent_users--;
+    use->sandbox->used_ns = sandbox_now_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(use->sandbox);
     pthread_mutex_unlock(&all->lock);

@@ -17,6 +17,7 @@
 
 #include "vmglue/agent_client.h"
 #include "vmglue/capture.h"
+#include "vmglue/sandbox_memory.h"
 #include "vmglue/json.h"
 #include "vmglue/service.h"
 
@@ -30,6 +31,7 @@ struct sandbox_config {
     const char *kernel_dir;  // has vmlinux and initramfs-q35.cpio
     const char *vmm_path;    // NULL = qemu-system-x86_64
     enum vm_accel accel;
+    struct sandbox_memory_config memory;
     void (*log)(void *context, const char *message);
     void *context;
 };

@@ -299,6 +299,8 @@ int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_f
         goto out_free;
     bool keeps = false;
     r = sandbox_check_running(work->source, err);
+    if (r == 0)
+        r = sandbox_memory_check(all, fork->count, work->source->record.memory_mb, err);
     if (r == 0 && fork->snapshot != NULL) {
         r = names_reserve(names, NAMES_DATA, "snapshot", fork->snapshot, err);
         keeps = r == 0;

@@ -67,6 +67,7 @@ struct sandbox {
     bool removed;         // (lock)
     unsigned references;  // (lock) threads that hold the pointer
     unsigned agent_users; // (lock)
+    uint64_t used_ns;     // (lock) CLOCK_MONOTONIC: when it was started or somebody last worked in the guest
     struct agent *agent;  // (lock to read, op to change)
     // (op) what runs for it:
     struct vm *vm;
@@ -75,7 +76,10 @@ struct sandbox {
     char exit_detail[256];       // (lock) how the VMM ended; empty while it runs
     unsigned io_errors; // (lock) failed disk requests since one worker looks after them; 0 = none does
     struct dirty_pages *dirty;
-    int nbd_listen_fd; // -1 = none
+    bool memory_admitted;       // (lock) it has a place in the memory budget
+    uint64_t own_bytes;         // (lock) guest memory of its own, as last read
+    struct memory_probe *probe; // (lock) reads what it uses
+    int nbd_listen_fd;          // -1 = none
     struct nbd_server *nbd;
     struct nbd_export disk_export;
     struct volume *memory;
@@ -88,9 +92,11 @@ struct sandboxes {
     char kernel_path[256], initrd_path[256], preload_path[256], probe_cache[256];
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct sandbox *list; // (lock)
-    unsigned workers;     // (lock) threads that handle events
-    bool quiesced;        // (lock)
+    struct sandbox *list;                                         // (lock)
+    unsigned workers;                                             // (lock) threads that handle events
+    bool quiesced;                                                // (lock)
+    bool memory_short;                                            // (lock) the host is
+    uint64_t host_available_bytes, low_bytes, stopped_for_memory; // (lock)
 };
 
 // A VMM runs for it.
@@ -155,6 +161,10 @@ void sandbox_set_state(
         struct sandbox *sandbox, enum sandbox_state state, const char *reason); // logs a failure
 int sandbox_check_running(struct sandbox *sandbox, struct error *err);
 
+// The stop that sandbox_stop does; `reason` goes into the record.
+int sandbox_stop_in_op(
+        struct sandbox *sandbox, bool memory, bool force, const char *reason, struct error *err);
+
 // ---- sandbox_fork.c ----
 // The members of a machine snapshot's doc that are ours; malloc'ed JSON. inner: "stop", "fork" or NULL = the
 // user's.
@@ -182,10 +192,20 @@ void sandbox_confine_release(struct sandbox_confine *confine); // accepts NULL
 void sandbox_confine_clean(struct sandboxes *all, const char *id);
 
 // ---- sandbox_memory.c: the host's memory ----
-// Whether one more machine of that size may run. -EAGAIN with words when not.
-int sandbox_memory_admit(struct sandboxes *all, unsigned memory_mb, struct error *err);
-// private_bytes shared_bytes swapped_bytes vmm_bytes of a running sandbox, added to its JSON.
+// Whether `count` more machines of that size may run; -ENOMEM with words when not. Takes nothing: to refuse
+// before work is done in vain.
+int sandbox_memory_check(struct sandboxes *all, unsigned count, unsigned memory_mb, struct error *err);
+// (op) The same for this one, and takes its place in the budget until sandbox_memory_end.
+int sandbox_memory_admit(struct sandbox *sandbox, struct error *err);
+void sandbox_memory_watch(struct sandbox *sandbox, const struct vm_memory *memory); // (op) its VMM runs
+void sandbox_memory_end(struct sandbox *sandbox);                                   // (op) its VMM has ended
+// "memory" of one that runs, added to its JSON. Any thread that holds a reference, without the lock.
 void sandbox_memory_describe(struct sandbox *sandbox, json_t *json);
+struct memory_usage;
+// Reads what all use; *ret_unknown is how many could not be read yet.
+void sandbox_memory_measure(struct sandboxes *all, struct memory_usage *ret_sum, unsigned *ret_unknown);
+// ---- sandbox_shortage.c ----
+int sandbox_memory_start(struct sandboxes *all, struct error *err); // one of all->workers; ends when quiesced
 
 // ---- sandbox_watch.c: events of VMMs ----
 void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *detail); // vm_event_callback

@@ -118,6 +118,8 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
     char notice[256] = "";
     int r = check_shape(create, origin, record, err);
     if (r == 0)
+        r = sandbox_memory_check(all, 1, record->memory_mb, err);
+    if (r == 0)
         r = sandbox_network_choose(
                 all, create->network, origin->network, &record->network, notice, sizeof notice, err);
     if (r == 0)
@@ -263,15 +265,12 @@ static int stop_disk_only(
     return r;
 }
 
-int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
-        struct error *err)
+int sandbox_stop_in_op(
+        struct sandbox *sandbox, bool memory, bool force, const char *reason, struct error *err)
 {
-    struct sandbox *sandbox;
-    int r = sandbox_begin(all, name, SANDBOX_BEING_STOPPED, &sandbox, err);
-    if (r < 0)
-        return r;
+    int r;
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    record.reason[0] = '\0';
+    snprintf(record.reason, sizeof record.reason, "%.250s", reason);
     if (record.state == SANDBOX_STOPPED)
         r = 0; // it is as asked for
     else if ((r = sandbox_check_running(sandbox, err)) == 0 || (!memory && force && sandbox->vm != NULL))
@@ -280,14 +279,25 @@ int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool forc
         sandbox_record_set(sandbox, &record);
         if (sandbox->vm != NULL)
             sandbox_vm_end(sandbox);
-        r = store_flush(all->store);
+        r = store_flush(sandbox->all->store);
         if (r < 0)
             error_set(err, r, "sandbox \"%s\" is stopped and kept, but the store cannot sync its log: %s",
-                    name, strerror(-r));
-        else
-            *ret_json = sandbox_json(sandbox);
+                    record.name, strerror(-r));
     }
     sandbox_record_free(&record);
+    return r;
+}
+
+int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
+        struct error *err)
+{
+    struct sandbox *sandbox;
+    int r = sandbox_begin(all, name, SANDBOX_BEING_STOPPED, &sandbox, err);
+    if (r < 0)
+        return r;
+    r = sandbox_stop_in_op(sandbox, memory, force, "", err);
+    if (r == 0)
+        *ret_json = sandbox_json(sandbox);
     sandbox_finish(sandbox);
     return r;
 }
@@ -394,6 +404,8 @@ int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **r
         r = 0; // it is as asked for
     else if (state != SANDBOX_STOPPED && state != SANDBOX_FAILED)
         r = wrong_state(sandbox, "stopped", "", err);
+    else if ((r = sandbox_memory_check(all, 1, sandbox->record.memory_mb, err)) < 0)
+        ; // it stays as it is
     else if (sandbox->record.machine.value != 0 && !cold)
         r = resume(sandbox, started_ns, err);
     else

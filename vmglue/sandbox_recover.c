@@ -302,8 +302,12 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     clean_keeper(all);
     clean_inner(all);
     forget_references(all);
-    *ret_all = all;
-    return 0;
+    r = sandbox_memory_start(all, err);
+    if (r < 0)
+        sandbox_stop_all(all, NULL);
+    else
+        *ret_all = all;
+    return r;
 }
 
 void sandbox_quiesce_all(struct sandboxes *all)

@@ -121,6 +121,7 @@ static int open_memory(struct sandbox *sandbox, struct error *err)
                 sandbox->vm->pid, memory.uffd, memory.address, memory.bytes, &sandbox->dirty, err);
     if (r < 0)
         return r;
+    sandbox_memory_watch(sandbox, &memory);
     r = volume_open(sandbox->all->store, sandbox->record.memory, &sandbox->memory);
     return r < 0 ? error_set(err, r, "the memory volume cannot be opened: %s", strerror(-r)) : 0;
 }
@@ -220,7 +221,7 @@ static int start_prepared(struct sandbox *sandbox, struct vm_config *config, str
 {
     struct sandbox_network *network = NULL;
     struct sandbox_confine *confine = NULL;
-    int r = sandbox_memory_admit(sandbox->all, sandbox->record.memory_mb, err);
+    int r = sandbox_memory_admit(sandbox, err);
     if (r == 0)
         r = sandbox_network_prepare(sandbox, config, &network, err);
     if (r == 0)
@@ -288,6 +289,7 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     sandbox->vm = vm;
     sandbox->vm_generation++;
     pthread_mutex_unlock(&all->lock);
+    sandbox_memory_admit(sandbox, NULL); // a machine that lives is not refused
     r = vm_get_status(sandbox->vm, &status, err);
     if (r == 0 && !paused)
         r = adopt_running(sandbox, status, err);
@@ -355,6 +357,7 @@ void sandbox_vm_end(struct sandbox *sandbox)
     close_parts(sandbox);
     close_vm(sandbox);
     close_disk(sandbox);
+    sandbox_memory_end(sandbox);
     sandbox_vm_clean(sandbox->all, sandbox->record.id);
 }
 
@@ -364,6 +367,7 @@ void sandbox_vm_release(struct sandbox *sandbox)
     close_parts(sandbox);
     close_vm(sandbox);
     close_disk(sandbox);
+    sandbox_memory_end(sandbox);
 }
 
 void sandbox_vm_clean(struct sandboxes *all, const char *id)

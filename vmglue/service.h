@@ -30,7 +30,7 @@ struct service {
 extern const struct http_route routes_store[], routes_volumes[], routes_ranges[], routes_snapshots[],
         routes_transfers[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
-        routes_files[];
+        routes_files[], routes_memory[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 

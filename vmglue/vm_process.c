@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define OOM_SCORE "500"
 enum { FIRST_FD = 3, SAFE_FD = 64, FDS_MAX = 8 };
 
 static int pid_fd_open(pid_t pid)
@@ -185,6 +186,20 @@ static int spawn_apart(
     return result < 0 ? error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result)) : 0;
 }
 
+// A machine can be started again, and frees much: when the host is out of memory it goes before the daemon,
+// whose own score it would inherit.
+static void be_ended_first(pid_t pid)
+{
+    char path[48];
+    snprintf(path, sizeof path, "/proc/%d/oom_score_adj", (int)pid);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (write(fd, OOM_SCORE, sizeof OOM_SCORE - 1) < 0)
+        errno = 0; // not permitted, or dead already
+    close(fd);
+}
+
 int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_identity *ret_identity,
         int *ret_pid_fd, struct error *err)
 {
@@ -216,6 +231,8 @@ int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_ide
     int pid_fd = pid_fd_open(pid);
     struct vm_process_identity identity = {.pid = pid};
     result = pid_fd < 0 ? pid_fd : 0;
+    if (result == 0 && spawn->confine == NULL)
+        be_ended_first(pid);
     if (result == 0)
         vm_process_identify(pid, &identity); // fails only when it is dead already, which the pidfd will tell
     if (result < 0) {

@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 enum { CLIENTS_MAX = 64, IDLE_SECONDS = 60, LOCK_SECONDS = 10 };
+#define OOM_SCORE "-950"
 enum { SLOT_LISTEN, SLOT_SIGNAL, SLOT_CLIENTS };
 
 struct held {
@@ -375,6 +376,17 @@ static void finish(void)
     free(keeper.held);
 }
 
+// Machines cannot live without what is held here, and the daemon can: it goes last of all.
+static void outlive_all(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (write(fd, OOM_SCORE, sizeof OOM_SCORE - 1) < 0)
+        errno = 0; // not permitted: it is as likely to go as others
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
     char *end = "";
@@ -384,6 +396,7 @@ int main(int argc, char **argv)
     if (close_range(3, ~0U, 0) < 0)
         fail("cannot close inherited descriptors: %s", strerror(errno));
     umask(077);
+    outlive_all();
     keeper.ending_client = -1;
     start(argv[1]);
     become_daemon();

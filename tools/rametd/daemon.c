@@ -155,6 +155,7 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
             .accel = strcmp(accel, "kvm") == 0   ? VM_ACCEL_KVM
                      : strcmp(accel, "tcg") == 0 ? VM_ACCEL_TCG
                                                  : VM_ACCEL_AUTO,
+            .memory = daemon->config.memory,
             .log = log_message,
     };
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "snapshot/store.h"
+#include "vmglue/sandbox_memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,6 +17,7 @@ struct daemon_config {
     const char *accel;      // "auto", "kvm", "tcg"
     unsigned shards;
     struct store_config store; // what is 0 is as stored, or the default
+    struct sandbox_memory_config memory;
     bool log_requests;
 };
 

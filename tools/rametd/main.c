@@ -17,7 +17,10 @@ enum {
     SHARDS_DEFAULT_MAX = 4,
     SHARDS_MAX = 64,
     SEAL_AGE_DEFAULT_SECS = 3600,
-    SEAL_AGE_MAX_SECS = 10 * 365 * 86400
+    SEAL_AGE_MAX_SECS = 10 * 365 * 86400,
+    MEMORY_IDLE_MAX_SECS = 7 * 86400,
+    FINGERPRINTS_DEFAULT_MB = 256,
+    OOM_SCORE = -900
 };
 
 static const char usage[] =
@@ -36,6 +39,16 @@ static const char usage[] =
         "  --vmm FILE           the emulator (default: qemu-system-x86_64)\n"
         "  --accel KIND         auto (default: probed by booting), kvm or tcg\n"
         "  --log-requests       one log line for every API call\n"
+        "  --memory-budget SIZE what all machines together may grow to; beyond it none is started "
+        "(default: four fifths\n"
+        "                       of the host's memory, without --cache and --fingerprints)\n"
+        "  --memory-overcommit PERCENT  how much guest memory is promised for each byte of the budget, 100 "
+        "to 1000\n"
+        "                       (default: 200; a machine counts as at least what it has)\n"
+        "  --memory-low SIZE    with less than this available on the host, idle sandboxes are stopped with "
+        "their memory\n"
+        "                       (default: a twentieth of the host's memory, at least 256M)\n"
+        "  --memory-idle SECS   only those that nobody used for so long (default: 60)\n"
         "  --help, --version\n"
         "\n"
         "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
@@ -72,6 +85,13 @@ static const char *complaint(const struct daemon_config *config, uint64_t shards
     if (strcmp(config->accel, "auto") != 0 && strcmp(config->accel, "kvm") != 0 &&
             strcmp(config->accel, "tcg") != 0)
         return "--accel is not auto, kvm or tcg";
+    if (config->memory.overcommit_percent < 100 ||
+            config->memory.overcommit_percent > SANDBOX_MEMORY_OVERCOMMIT_MAX)
+        return "--memory-overcommit is not a number of percent from 100 to 1000";
+    if (config->memory.idle_ms < 1000 || config->memory.idle_ms > MEMORY_IDLE_MAX_SECS * UINT64_C(1000))
+        return "--memory-idle is not a number of seconds from 1 to 604800";
+    if (config->memory.budget_bytes != 0 && config->memory.budget_bytes < 1 << 20)
+        return "--memory-budget is less than 1 MiB";
     if (age > SEAL_AGE_MAX_SECS)
         return "--seal-age is more than ten years of seconds";
     if (store->log_budget_bytes != 0 && store->log_budget_bytes < 1 << 20)
@@ -94,12 +114,17 @@ static uint64_t default_cache_bytes(void)
 static int parse(char **argv, struct daemon_config *config, bool *ret_done)
 {
     struct store_config *store = &config->store;
-    uint64_t shards = config->shards, age = SEAL_AGE_DEFAULT_SECS;
+    struct sandbox_memory_config *memory = &config->memory;
+    uint64_t shards = config->shards, age = SEAL_AGE_DEFAULT_SECS,
+             overcommit = SANDBOX_MEMORY_OVERCOMMIT_DEFAULT, idle = SANDBOX_MEMORY_IDLE_DEFAULT_MS / 1000;
     bool help = false, version = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
             {"accel", 0, ARGS_TEXT, &config->accel}, {"log-requests", 0, ARGS_FLAG, &config->log_requests},
+            {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
+            {"memory-overcommit", 0, ARGS_NUMBER, &overcommit},
+            {"memory-low", 0, ARGS_SIZE, &memory->low_bytes}, {"memory-idle", 0, ARGS_NUMBER, &idle},
             {"log-budget", 0, ARGS_SIZE, &store->log_budget_bytes},
             {"seal-log", 0, ARGS_SIZE, &store->seal_log_bytes}, {"seal-age", 0, ARGS_NUMBER, &age},
             {"quota", 0, ARGS_SIZE, &store->quota_bytes}, {"reserve", 0, ARGS_SIZE, &store->reserve_bytes},
@@ -124,6 +149,8 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
         snprintf(message, sizeof message, "\"%s\" is not expected here", args.items[0]);
         return fail_usage(message);
     }
+    memory->overcommit_percent = overcommit > UINT_MAX ? UINT_MAX : (unsigned)overcommit;
+    memory->idle_ms = idle > MEMORY_IDLE_MAX_SECS ? UINT64_MAX : idle * 1000;
     const char *wrong = complaint(config, shards, age);
     if (wrong != NULL)
         return fail_usage(wrong);
@@ -131,6 +158,11 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     if (store->frame_cache_bytes == 0)
         store->frame_cache_bytes = default_cache_bytes();
     store->seal_age_ns = age * 1000000000;
+    uint64_t fingerprints = store->fingerprint_bytes;
+    if (fingerprints == 0)
+        fingerprints = (uint64_t)FINGERPRINTS_DEFAULT_MB << 20;
+    if (memory->budget_bytes == 0)
+        memory->budget_bytes = sandbox_memory_default_budget(store->frame_cache_bytes + fingerprints);
     return 0;
 }
 
@@ -142,6 +174,21 @@ static void allow_descriptors(void)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
+}
+
+// Every machine waits for this process, so the kernel should end one of them first. Not permitted is fine:
+// then all are alike.
+static void outlive_machines(void)
+{
+    FILE *file = fopen("/proc/self/oom_score_adj", "r+e");
+    int score = OOM_SCORE;
+    if (file == NULL)
+        return;
+    if (fscanf(file, "%d", &score) == 1 && score > OOM_SCORE) {
+        rewind(file);
+        fprintf(file, "%d", OOM_SCORE);
+    }
+    fclose(file);
 }
 
 int main(int argc, char **argv)
@@ -166,6 +213,7 @@ int main(int argc, char **argv)
     pthread_sigmask(SIG_BLOCK, &set, NULL); // before any thread: they all inherit it, sigwait takes them
     signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
+    outlive_machines();
     if (daemon_start(&config, &daemon, &err) < 0) {
         log_line("cannot start: %s", err.text);
         return 1;

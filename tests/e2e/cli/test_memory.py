@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's memory: what machines use, who may start, who is stopped when it gets short. On real machines."""
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import rig
+
+SMALL_COUNTS = (96 + 128) << 20    # what a machine with 256 MiB counts at the default overcommit
+
+
+class Memory(rig.Case):
+    KERNEL = True
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+
+    def until(self, condition):
+        limit = time.monotonic() + rig.HANG_SECS
+        while not (found := condition()):
+            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
+            time.sleep(0.05)
+        return found
+
+    def memory(self, name):
+        return self.daemon.json("show", name)["memory"]
+
+    def restart(self, *options):
+        self.daemon.stop()
+        self.daemon.start(*options)
+
+    def test_memory(self):
+        self.daemon.ramet("create", "one", "--size", "small")
+        self.figures()
+        self.scores()
+        self.admission()
+        self.shortage()
+
+    def figures(self):
+        before = self.memory("one")
+        self.daemon.ramet("exec", "one", "head -c 80000000 /dev/urandom > /dev/shm/mine; echo here > kept")
+        after = self.memory("one")
+        self.assertGreater(after["private_bytes"], before["private_bytes"] + (40 << 20))
+        self.assertEqual(after["shared_bytes"], 0, "it was booted: there is no snapshot to share")
+        self.assertGreater(after["vmm_bytes"], 1 << 20)
+        [kid] = self.daemon.json("fork", "one", "--name", "kid")["children"]
+        kid = self.memory("kid")
+        self.assertGreater(kid["shared_bytes"], 0)
+        self.assertLess(kid["private_bytes"], after["private_bytes"])
+        whole = self.daemon.call("GET", "/v1/memory").json
+        self.assertEqual((whole["machines"], whole["unknown"], whole["state"]), (2, 0, "ok"))
+        self.assertEqual(whole["free_bytes"], whole["budget_bytes"] - whole["counted_bytes"])
+        self.assertGreaterEqual(whole["counted_bytes"], 2 * SMALL_COUNTS)
+        self.assertGreaterEqual(whole["private_bytes"], after["private_bytes"])
+        self.assertIn("2 that run", self.daemon.ramet("memory"))
+        self.assertIn("memory private_bytes", self.daemon.ramet("show", "kid"))
+        # A VMM that does nothing any more is shown like others.
+        pids = {box: pid for pid, box in self.daemon.vmms().items()}
+        pid = pids[self.daemon.json("show", "kid")["id"]]
+        os.kill(pid, signal.SIGSTOP)
+        self.assertEqual(self.memory("kid")["private_bytes"], self.memory("kid")["private_bytes"])
+        os.kill(pid, signal.SIGCONT)
+
+    def scores(self):
+        """When the host is out of memory the machines go first, the keeper last."""
+        def score(pid):
+            with open(f"/proc/{pid}/oom_score_adj") as file:
+                return int(file.read())
+        [keeper] = self.daemon.keeper_pids()
+        daemon = score(self.daemon.process.pid)
+        for pid in self.daemon.vmms():
+            self.assertGreater(score(pid), daemon)
+        self.assertLessEqual(score(keeper), daemon)
+        if subprocess.run(["sh", "-c", "echo -1 > /proc/self/oom_score_adj"], capture_output=True).returncode == 0:
+            self.assertLess(score(keeper), daemon)
+            self.assertLess(daemon, 0)
+
+    def admission(self):
+        self.restart("--memory-budget", str(4 * SMALL_COUNTS), "--memory-overcommit", "200")
+        self.assertEqual(len(self.daemon.vmms()), 2)
+        volumes = self.daemon.json("volume", "ls", "--all")
+        refused = [self.daemon.call("POST", "/v1/sandboxes", {"name": "big", "memory_mb": 2048}),
+                   self.daemon.call("POST", "/v1/sandboxes/one/fork", {"count": 3})]
+        for answer in refused:
+            self.assertEqual((answer.status, answer.code), (503, "capacity.memory"), answer.body)
+            self.assertTrue(answer.json["error"]["details"]["retryable"])
+            self.assertGreater(answer.json["error"]["retry_after_secs"], 0)
+            self.assertIn("--memory-budget", answer.message)
+            self.assertIn("2 machines take", answer.message)
+        self.assertIn("2048 MiB counts as 1120 MiB", refused[0].message)
+        self.assertEqual(self.daemon.json("volume", "ls", "--all"), volumes)
+        self.assertEqual(sorted(box["name"] for box in self.daemon.json("ls")), ["kid", "one"])
+        # A stopped one keeps no place, and is refused as others are; it stays as it was.
+        self.daemon.ramet("stop", "kid")
+        self.restart("--memory-budget", str(SMALL_COUNTS + (1 << 20)))
+        self.daemon.ramet("start", "kid", status=1)
+        self.assertIn("no memory for it", self.daemon.stderr)
+        self.assertEqual(self.daemon.json("show", "kid")["state"], "stopped")
+        self.restart()
+        self.daemon.ramet("start", "kid")
+        for wrong in (("--memory-budget", "1"), ("--memory-overcommit", "99"), ("--memory-overcommit", "1001"), ("--memory-idle", "0")):
+            result = subprocess.run([rig.BIN + "/rametd", "--store", "x", "--run", "x", *wrong], capture_output=True, text=True)
+            self.assertEqual((result.returncode, wrong[0] in result.stderr), (2, True), result.stderr)
+
+    def shortage(self):
+        """The idle one is stopped with its memory, the one that works is not; both go on as they were."""
+        self.restart("--memory-low", "1T", "--memory-idle", "3")    # always short
+        work = threading.Thread(target=self.daemon.ramet, args=("exec", "one", "while test ! -e stop; do sleep 0.1; done; echo done > kept"))
+        work.start()
+        self.until(lambda: self.daemon.json("show", "kid")["state"] == "stopped")
+        box = self.daemon.json("show", "kid")
+        self.assertTrue(box["memory_kept"])
+        self.assertIn("short of memory", box["reason"])
+        self.assertIn("sandbox kid: stopped since the host was short of memory", self.daemon.log())
+        whole = self.daemon.call("GET", "/v1/memory").json
+        self.assertEqual((whole["state"], whole["machines"], whole["stopped_total"]), ("short", 1, 1))
+        self.assertEqual(self.daemon.json("show", "one")["state"], "running")
+        self.daemon.ramet("start", "kid", status=1)
+        self.assertIn("the host is short of memory", self.daemon.stderr)
+        answer = self.daemon.call("POST", "/v1/sandboxes", {"name": "more"})
+        self.assertEqual((answer.status, answer.code), (503, "capacity.memory"))
+        self.daemon.ramet("exec", "one", "touch stop")
+        work.join(rig.HANG_SECS)
+        self.until(lambda: self.daemon.json("show", "one")["state"] == "stopped")
+        self.assertEqual(self.daemon.vmms(), {})
+        self.restart()
+        for name, kept in (("kid", "here\n"), ("one", "done\n")):
+            self.assertEqual(self.daemon.json("start", name)["start_mode"], "resume")
+            self.assertEqual(self.daemon.ramet("exec", name, "cat kept"), kept)
+            self.assertNotIn("reason", self.daemon.json("show", name))
+
+
+if __name__ == "__main__":
+    rig.need_machines()
+    rig.main()
