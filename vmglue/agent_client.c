@@ -69,19 +69,23 @@ static void pack_strings(struct agent_builder *fields, const char *const *string
         agent_builder_string(fields, strings[i]);
 }
 
+void agent_pack_exec(struct agent_builder *fields, const struct agent_exec *exec)
+{
+    const char *const shell[] = {exec->shell_command, NULL};
+    agent_builder_u32(fields, (exec->shell_command != NULL ? AGENT_EXEC_SHELL : 0) |
+                                      (exec->stdin_size == 0 ? 0 : AGENT_EXEC_STDIN));
+    agent_builder_u64(fields, exec->timeout_ms);
+    agent_builder_string(fields, exec->user ? exec->user : "");
+    agent_builder_string(fields, exec->cwd ? exec->cwd : "");
+    pack_strings(fields, exec->shell_command ? shell : exec->argv);
+    pack_strings(fields, exec->env);
+}
+
 static int exec_begin(struct agent *agent, struct exec_run *run, struct error *err)
 {
-    const struct agent_exec *exec = run->exec;
-    const char *const shell[] = {exec->shell_command, NULL};
     struct agent_builder fields = {0};
-    run->stdin_ended = exec->stdin_size == 0;
-    agent_builder_u32(&fields,
-            (exec->shell_command ? AGENT_EXEC_SHELL : 0) | (run->stdin_ended ? 0 : AGENT_EXEC_STDIN));
-    agent_builder_u64(&fields, exec->timeout_ms);
-    agent_builder_string(&fields, exec->user ? exec->user : "");
-    agent_builder_string(&fields, exec->cwd ? exec->cwd : "");
-    pack_strings(&fields, exec->shell_command ? shell : exec->argv);
-    pack_strings(&fields, exec->env);
+    run->stdin_ended = run->exec->stdin_size == 0;
+    agent_pack_exec(&fields, run->exec);
     int result = agent_call_begin(agent, AGENT_EXEC, &fields, false, &run->call, err);
     agent_builder_free(&fields);
     return result;
@@ -147,24 +151,33 @@ static int exec_serve(struct exec_run *run, struct error *err)
     }
 }
 
+int agent_exec_unpack(struct agent_cursor *fields, struct agent_exec_result *ret_result, struct error *err)
+{
+    struct agent_exec_result filled = {
+            .exit_code = (int)agent_cursor_u32(fields), .signal = (int)agent_cursor_u32(fields)};
+    uint32_t flags = agent_cursor_u32(fields);
+    filled.duration_ms = agent_cursor_u64(fields);
+    if (fields->bad)
+        return error_set(err, -EPROTO, "the guest's agent sent a short result");
+    filled.timed_out = flags & AGENT_EXEC_TIMED_OUT;
+    filled.out_of_memory = flags & AGENT_EXEC_OUT_OF_MEMORY;
+    *ret_result = filled;
+    return 0;
+}
+
 static int exec_result(struct exec_run *run, struct agent_exec_result *ret_result, struct error *err)
 {
     struct agent_cursor fields;
+    struct agent_exec_result filled;
     int result = agent_call_result(&run->call, &fields, err);
+    if (result == 0)
+        result = agent_exec_unpack(&fields, &filled, err);
     if (result < 0)
         return result;
     for (int i = 0; i < 2 && run->exec->on_output == NULL; i++) {
         if (run->output[i].bytes == NULL && collect(&run->output[i], "", 0) < 0)
             return error_set(err, -ENOMEM, "no memory for the command's output");
     }
-    struct agent_exec_result filled = {
-            .exit_code = (int)agent_cursor_u32(&fields), .signal = (int)agent_cursor_u32(&fields)};
-    uint32_t flags = agent_cursor_u32(&fields);
-    filled.duration_ms = agent_cursor_u64(&fields);
-    if (fields.bad)
-        return error_set(err, -EPROTO, "the guest's agent sent a short result");
-    filled.timed_out = flags & AGENT_EXEC_TIMED_OUT;
-    filled.out_of_memory = flags & AGENT_EXEC_OUT_OF_MEMORY;
     filled.truncated = run->output[0].truncated || run->output[1].truncated;
     filled.out = run->output[0].bytes;
     filled.out_size = run->output[0].size;

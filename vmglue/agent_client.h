@@ -34,6 +34,10 @@ void agent_break(struct agent *agent);
 // agent_after_fork.
 bool agent_was_frozen(const struct agent *agent);
 
+// The protocol's version that both sides speak. An agent in an older snapshot may speak 1 only; it knows
+// nothing of the calls marked [2]: they fail with -EOPNOTSUPP and a sentence that says what to do.
+unsigned agent_version(const struct agent *agent);
+
 int agent_ping(struct agent *agent, unsigned timeout_ms, struct error *err);
 
 struct agent_exec {
@@ -85,6 +89,89 @@ int agent_file_list(struct agent *agent, const char *path,
         struct error *err);
 int agent_file_remove(struct agent *agent, const char *path, bool recursive, struct error *err);
 int agent_file_mkdir(struct agent *agent, const char *path, struct error *err);
+
+// ---- Connections into the guest [2] ----
+//
+// Connects to "tcp:PORT" (the guest's 127.0.0.1, then ::1) or "unix:/run/PATH" (as root; no links, one file
+// system) and gives a connected stream socket of the host, non-blocking, close-on-exec, the caller's to
+// close. The connection's I/O thread moves bytes both ways; what is not taken on one side holds the other
+// back. shutdown(SHUT_WR) arrives as the end of input there, and the other way round. Closing it, or a reset
+// in the guest, ends both sides. It ends with the connection: agent_disconnect, a fork's child, a restarted
+// daemon. -ECONNREFUSED, -ENOENT, -ETIMEDOUT ... with words. timeout_ms 0 = 30 s.
+int agent_dial(struct agent *agent, const char *target, unsigned timeout_ms, int *ret_fd, struct error *err);
+
+// ---- Jobs [2]: commands that belong to no connection ----
+//
+// A job lives in the guest: it outlives sessions, the daemon, snapshots and forks (each child has its own
+// copy with the same id). Of each stream the guest keeps the last AGENT_JOB_LOG_BYTES (less when it has
+// little memory); offsets count every byte ever written. The guest knows at most AGENT_JOBS_MAX: the oldest
+// that ended make way for new ones.
+enum { AGENT_JOB_LOG_BYTES = 1 << 20, AGENT_JOBS_MAX = 256, AGENT_JOB_NAME_MAX = 64 };
+
+struct agent_job_log {
+    uint64_t first, end; // the first byte that is kept, and one behind the last that was written
+};
+struct agent_job {
+    uint32_t id;                       // never used twice in a machine's life
+    char name[AGENT_JOB_NAME_MAX + 1]; // "" = none; one job of a name runs at a time
+    char command[200]; // the first argument or the shell's line, cut, cleaned of control bytes
+    bool running;
+    int pid;
+    int exit_code, signal; // as in agent_exec_result, once it ended
+    bool timed_out, out_of_memory;
+    uint64_t started_ns, ended_ns; // the guest's wall clock; 0 = still running
+    uint64_t duration_ms;
+    struct agent_job_log out, err;
+};
+
+// Of the exec: argv or shell_command, env, cwd, user, stdin (up to 1 MiB), timeout_ms. name may be NULL.
+// -EEXIST: a job of that name runs. Returns once the command was executed or could not be (*err says why).
+int agent_job_start(struct agent *agent, const struct agent_exec *exec, const char *name,
+        struct agent_job *ret_job, struct error *err);
+int agent_job_get(struct agent *agent, uint32_t id, struct agent_job *ret_job, struct error *err); // -ENOENT
+// The newest job of that name.
+int agent_job_find(struct agent *agent, const char *name, struct agent_job *ret_job, struct error *err);
+int agent_job_list(struct agent *agent, void (*each)(void *context, const struct agent_job *job),
+        void *context, struct error *err);
+// Until it ended; -ETIMEDOUT (and *ret_job untouched): it runs on. timeout_ms 0 = 30 s.
+int agent_job_wait(
+        struct agent *agent, uint32_t id, unsigned timeout_ms, struct agent_job *ret_job, struct error *err);
+// To its first process, or to every process of its cgroup. -ESRCH: it ended.
+int agent_job_signal(struct agent *agent, uint32_t id, int signal, bool whole, struct error *err);
+// Forgets it and its log. -EBUSY while it runs, unless kill: then all its processes are killed first.
+int agent_job_remove(struct agent *agent, uint32_t id, bool kill, struct error *err);
+
+struct agent_job_logs {
+    uint32_t id;
+    uint64_t out_offset, err_offset; // where to begin; UINT64_MAX = at the present end
+    bool follow;                     // go on until the job ended and all was given
+    // stream 1 or 2. A piece whose offset is beyond the end of the one before: bytes between were dropped.
+    // < 0 ends the call with that.
+    int (*sink)(void *context, int stream, uint64_t offset, const void *bytes, size_t size);
+    void *context;
+    bool (*cancelled)(
+            void *context); // asked every 100 ms; true = the call ends with -ECANCELED; NULL = never
+};
+int agent_job_logs(
+        struct agent *agent, const struct agent_job_logs *logs, struct agent_job *ret_job, struct error *err);
+
+// ---- Terminals [2] ----
+//
+// A command on a terminal of its own, as leader of a session with job control. Closing hangs up: the session
+// gets SIGHUP, and what is left of it two seconds later is killed. So does the end of the connection.
+struct agent_pty;
+int agent_pty_open(struct agent *agent,
+        const struct agent_exec *exec, // no command = the user's login shell; no stdin, no callbacks
+        unsigned rows, unsigned columns, const char *term, // term NULL = "xterm-256color"; sizes 1 to 4096
+        struct agent_pty **ret_pty, struct error *err);
+// A stream socket as of agent_dial, owned by the pty: what is typed goes in, what the terminal shows comes
+// out; end of file when the terminal is gone. Do not close it.
+int agent_pty_fd(const struct agent_pty *pty);
+int agent_pty_resize(struct agent_pty *pty, unsigned rows, unsigned columns, struct error *err);
+// How the command ended, once it did: -ETIMEDOUT, -EPIPE. Output may still wait in the descriptor.
+int agent_pty_wait(
+        struct agent_pty *pty, unsigned timeout_ms, struct agent_exec_result *ret_result, struct error *err);
+struct agent_pty *agent_pty_close(struct agent_pty *pty); // accepts NULL; before agent_disconnect
 
 // Freezes the cgroup of all user processes and drains output to a frame boundary; after success the guest
 // sends nothing until thaw or after_fork. -ETIMEDOUT: the guest was thawed again and nothing has changed.

@@ -5,7 +5,9 @@
 #include "vmglue/agent_connection.h"
 
 #include "vmglue/agent_client.h"
+#include "vmglue/agent_connection_internal.h"
 #include "vmglue/agent_hello.h"
+#include "vmglue/agent_pump.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,38 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-struct outgoing {
-    struct outgoing *next;
-    struct agent_frame frame; // its sequence is set when its turn comes
-    uint8_t bytes[AGENT_HEADER_BYTES];
-    uint8_t payload[];
-};
-
-struct queue {
-    struct outgoing *first, **last;
-};
-
-struct agent {
-    int fd, wake_fd;
-    bool was_frozen;
-    uint64_t epoch;
-    struct agent_decoder decoder; // the I/O thread's, as are the next four
-    uint32_t send_sequence, receive_sequence;
-    struct outgoing *sending;
-    size_t sent_bytes;
-    pthread_t thread;
-
-    pthread_mutex_t lock; // protects the rest
-    pthread_cond_t idle;
-    struct queue ready, held;
-    bool gate_shut, closing;
-    int failure; // once set the connection is over
-    uint32_t last_stream;
-    unsigned users; // calls begun and not ended
-    struct agent_call *calls;
-    uint64_t round_trip_ns;
-};
-
 uint64_t agent_clock_ns(void)
 {
     struct timespec now;
@@ -55,34 +25,34 @@ uint64_t agent_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void queue_append(struct queue *queue, struct outgoing *out)
+static void queue_append(struct agent_queue *queue, struct agent_outgoing *out)
 {
     out->next = NULL;
     *queue->last = out;
     queue->last = &out->next;
 }
 
-static void queue_free(struct queue *queue)
+static void queue_free(struct agent_queue *queue)
 {
-    for (struct outgoing *out = queue->first, *next; out != NULL; out = next) {
+    for (struct agent_outgoing *out = queue->first, *next; out != NULL; out = next) {
         next = out->next;
         free(out);
     }
 }
 
-static void wake(struct agent *agent)
+void agent_wake(struct agent *agent)
 {
     uint64_t one = 1;
     ssize_t ignored = write(agent->wake_fd, &one, sizeof one);
     (void)ignored;
 }
 
-static int post_locked(struct agent *agent, const struct agent_call *call, uint16_t type, uint16_t flags,
+int agent_post_locked(struct agent *agent, const struct agent_call *call, uint16_t type, uint16_t flags,
         const void *bytes, size_t size)
 {
     if (agent->failure < 0)
         return agent->failure;
-    struct outgoing *out = malloc(sizeof *out + size);
+    struct agent_outgoing *out = malloc(sizeof *out + size);
     if (out == NULL)
         return -ENOMEM;
     out->frame = (struct agent_frame){.epoch = agent->epoch,
@@ -94,7 +64,7 @@ static int post_locked(struct agent *agent, const struct agent_call *call, uint1
     if (size > 0)
         memcpy(out->payload, bytes, size);
     queue_append(agent->gate_shut && !call->passes_gate ? &agent->held : &agent->ready, out);
-    wake(agent);
+    agent_wake(agent);
     return 0;
 }
 
@@ -128,6 +98,7 @@ static int take_data_locked(struct agent_call *call, unsigned channel, const str
         return -ENOMEM;
     piece->next = NULL;
     piece->channel = channel;
+    piece->end = frame->flags & AGENT_FLAG_END;
     piece->size = frame->size;
     if (frame->size > 0)
         memcpy(piece->bytes, frame->payload, frame->size);
@@ -196,7 +167,7 @@ static bool next_outgoing(struct agent *agent)
     if (agent->sending != NULL)
         return true;
     pthread_mutex_lock(&agent->lock);
-    struct outgoing *out = agent->ready.first;
+    struct agent_outgoing *out = agent->ready.first;
     if (out != NULL) {
         agent->ready.first = out->next;
         if (out->next == NULL)
@@ -215,7 +186,7 @@ static bool next_outgoing(struct agent *agent)
 static int transmit(struct agent *agent)
 {
     while (next_outgoing(agent)) {
-        struct outgoing *out = agent->sending;
+        struct agent_outgoing *out = agent->sending;
         size_t total = sizeof out->bytes + out->frame.size;
         while (agent->sent_bytes < total) {
             bool head = agent->sent_bytes < sizeof out->bytes;
@@ -234,31 +205,45 @@ static int transmit(struct agent *agent)
     return 0;
 }
 
+// One turn: sends what it can, moves bytes of the pumps, waits, and takes what came.
+static int io_turn(struct agent *agent)
+{
+    int result = transmit(agent);
+    if (result < 0)
+        return result;
+    agent_pump_work(agent);
+    size_t count;
+    struct pollfd *polls = agent_pump_polls(agent, 2, &count);
+    if (polls == NULL)
+        return -ENOMEM;
+    polls[0] = (struct pollfd){.fd = agent->fd, .events = POLLIN | (agent->sending != NULL ? POLLOUT : 0)};
+    polls[1] = (struct pollfd){.fd = agent->wake_fd, .events = POLLIN};
+    if (poll(polls, count, -1) < 0)
+        return errno == EINTR ? 0 : -EPIPE;
+    uint64_t wakes;
+    ssize_t ignored = polls[1].revents ? read(agent->wake_fd, &wakes, sizeof wakes) : 0;
+    (void)ignored;
+    agent_pump_polled(agent, polls);
+    if (polls[0].revents & ~POLLOUT)
+        result = receive(agent);
+    pthread_mutex_lock(&agent->lock);
+    if (agent->closing && result == 0)
+        result = -EPIPE;
+    pthread_mutex_unlock(&agent->lock);
+    return result;
+}
+
 static void *io_main(void *argument)
 {
     struct agent *agent = argument;
     int result = 0;
-    while (result == 0) {
-        result = transmit(agent);
-        struct pollfd polls[2] = {
-                {.fd = agent->fd, .events = POLLIN | (agent->sending != NULL ? POLLOUT : 0)},
-                {.fd = agent->wake_fd, .events = POLLIN}};
-        if (result < 0 || (poll(polls, 2, -1) < 0 && errno != EINTR))
-            break;
-        uint64_t count;
-        ssize_t ignored = polls[1].revents ? read(agent->wake_fd, &count, sizeof count) : 0;
-        (void)ignored;
-        if (polls[0].revents & ~POLLOUT)
-            result = receive(agent);
-        pthread_mutex_lock(&agent->lock);
-        if (agent->closing && result == 0)
-            result = -EPIPE;
-        pthread_mutex_unlock(&agent->lock);
-    }
+    while (result == 0)
+        result = io_turn(agent);
     shutdown(agent->fd, SHUT_RDWR); // the other side need not wait for agent_disconnect
     pthread_mutex_lock(&agent->lock);
-    fail_all_locked(agent, result < 0 ? result : -EPIPE);
+    fail_all_locked(agent, result);
     pthread_mutex_unlock(&agent->lock);
+    agent_pump_end_all(agent);
     return NULL;
 }
 
@@ -267,6 +252,7 @@ static void agent_free(struct agent *agent)
     queue_free(&agent->ready);
     queue_free(&agent->held);
     free(agent->sending);
+    free(agent->polls);
     agent_decoder_free(&agent->decoder);
     if (agent->fd >= 0)
         close(agent->fd);
@@ -298,6 +284,7 @@ int agent_connect(const char *socket_path, unsigned timeout_ms, struct agent **r
     }
     agent->fd = hello.fd;
     agent->epoch = hello.epoch;
+    agent->version = hello.version;
     agent->was_frozen = hello.state & AGENT_STATE_FROZEN;
     agent->round_trip_ns = hello.round_trip_ns;
     agent->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -307,6 +294,11 @@ int agent_connect(const char *socket_path, unsigned timeout_ms, struct agent **r
     }
     *ret_agent = agent;
     return 0;
+}
+
+unsigned agent_version(const struct agent *agent)
+{
+    return agent->version;
 }
 
 bool agent_was_frozen(const struct agent *agent)
@@ -319,7 +311,7 @@ void agent_break(struct agent *agent)
     pthread_mutex_lock(&agent->lock);
     agent->closing = true;
     pthread_mutex_unlock(&agent->lock);
-    wake(agent);
+    agent_wake(agent);
 }
 
 struct agent *agent_disconnect(struct agent *agent)
@@ -334,208 +326,6 @@ struct agent *agent_disconnect(struct agent *agent)
     pthread_mutex_unlock(&agent->lock);
     agent_free(agent);
     return NULL;
-}
-
-static int post_request_locked(
-        struct agent *agent, struct agent_call *call, const struct agent_builder *request)
-{
-    int result = 0;
-    for (size_t done = 0; result == 0 && done < request->size;) {
-        size_t size = request->size - done < AGENT_PAYLOAD_MAX ? request->size - done : AGENT_PAYLOAD_MAX;
-        bool more = done + size < request->size;
-        result = post_locked(
-                agent, call, AGENT_REQUEST, more ? AGENT_FLAG_MORE : 0, request->bytes + done, size);
-        done += size;
-    }
-    return result;
-}
-
-int agent_call_begin(struct agent *agent, enum agent_operation operation, const struct agent_builder *fields,
-        bool passes_gate, struct agent_call *ret_call, struct error *err)
-{
-    struct agent_builder request = {0};
-    agent_builder_u32(&request, operation);
-    if (fields != NULL) {
-        agent_builder_bytes(&request, fields->bytes, fields->size);
-        request.failed = request.failed || fields->failed;
-    }
-    *ret_call = (struct agent_call){.agent = agent, .passes_gate = passes_gate, .credit = AGENT_WINDOW_BYTES};
-    ret_call->last = &ret_call->first;
-    if (request.failed || request.size > AGENT_REQUEST_MAX) {
-        agent_builder_free(&request);
-        return error_set(err, -E2BIG, "the request is larger than the %d MiB that a guest takes",
-                AGENT_REQUEST_MAX >> 20);
-    }
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ret_call->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    pthread_mutex_lock(&agent->lock);
-    if (++agent->last_stream == 0)
-        ++agent->last_stream;
-    ret_call->stream = agent->last_stream;
-    int result = post_request_locked(agent, ret_call, &request);
-    if (result == 0) {
-        ret_call->next = agent->calls;
-        agent->calls = ret_call;
-        agent->users++;
-    }
-    pthread_mutex_unlock(&agent->lock);
-    agent_builder_free(&request);
-    if (result < 0) {
-        pthread_cond_destroy(&ret_call->changed);
-        return error_set(err, result, "%s",
-                result == -ENOMEM ? "no memory for a request to the guest"
-                                  : "the connection to the guest is gone: has the machine stopped?");
-    }
-    return 0;
-}
-
-void agent_call_end(struct agent_call *call)
-{
-    struct agent *agent = call->agent;
-    pthread_mutex_lock(&agent->lock);
-    struct agent_call **link = &agent->calls;
-    while (*link != call)
-        link = &(*link)->next;
-    *link = call->next;
-    if (!call->done)
-        post_locked(agent, call, AGENT_CANCEL, 0, NULL, 0);
-    if (--agent->users == 0)
-        pthread_cond_broadcast(&agent->idle);
-    pthread_mutex_unlock(&agent->lock);
-    for (struct agent_piece *piece = call->first, *next; piece != NULL; piece = next) {
-        next = piece->next;
-        free(piece);
-    }
-    free(call->result);
-    pthread_cond_destroy(&call->changed);
-}
-
-int agent_call_wait(
-        struct agent_call *call, unsigned limit_ms, bool credit_too, struct agent_piece **ret_piece)
-{
-    struct agent *agent = call->agent;
-    uint64_t until_ns = agent_clock_ns() + limit_ms * 1000000ull;
-    struct timespec until = {
-            .tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
-    int result = 0;
-    pthread_mutex_lock(&agent->lock);
-    while (result == 0) {
-        if (call->first != NULL) {
-            *ret_piece = call->first;
-            call->first = call->first->next;
-            if (call->first == NULL)
-                call->last = &call->first;
-            result = AGENT_EVENT_PIECE;
-        } else if (call->done) {
-            result = AGENT_EVENT_DONE;
-        } else if (credit_too && call->credit > 0) {
-            result = AGENT_EVENT_CREDIT;
-        } else if (pthread_cond_timedwait(&call->changed, &agent->lock, &until) == ETIMEDOUT) {
-            result = -ETIMEDOUT;
-        }
-    }
-    pthread_mutex_unlock(&agent->lock);
-    return result;
-}
-
-void agent_call_taken(struct agent_call *call, struct agent_piece *piece)
-{
-    struct agent *agent = call->agent;
-    pthread_mutex_lock(&agent->lock);
-    unsigned channel = piece->channel;
-    call->waiting_bytes[channel] -= (uint32_t)piece->size;
-    call->owed_bytes[channel] += (uint32_t)piece->size;
-    if (call->owed_bytes[channel] >= AGENT_WINDOW_BYTES / 4 && !call->done) {
-        struct agent_builder grant = {0};
-        agent_builder_u32(&grant, call->owed_bytes[channel]);
-        if (!grant.failed &&
-                post_locked(agent, call, AGENT_WINDOW, (uint16_t)(channel << AGENT_FLAG_CHANNEL_SHIFT),
-                        grant.bytes, grant.size) == 0)
-            call->owed_bytes[channel] = 0;
-        agent_builder_free(&grant);
-    }
-    pthread_mutex_unlock(&agent->lock);
-    free(piece);
-}
-
-size_t agent_call_credit(struct agent_call *call)
-{
-    pthread_mutex_lock(&call->agent->lock);
-    size_t credit = call->credit;
-    pthread_mutex_unlock(&call->agent->lock);
-    return credit;
-}
-
-int agent_call_send(struct agent_call *call, const void *bytes, size_t size, bool end)
-{
-    struct agent *agent = call->agent;
-    pthread_mutex_lock(&agent->lock);
-    int result = size > call->credit || size > AGENT_PAYLOAD_MAX ? -EINVAL : 0;
-    if (result == 0)
-        result = post_locked(agent, call, AGENT_DATA, end ? AGENT_FLAG_END : 0, bytes, size);
-    if (result == 0)
-        call->credit -= (uint32_t)size;
-    pthread_mutex_unlock(&agent->lock);
-    return result;
-}
-
-void agent_call_cancel(struct agent_call *call)
-{
-    pthread_mutex_lock(&call->agent->lock);
-    post_locked(call->agent, call, AGENT_CANCEL, 0, NULL, 0);
-    pthread_mutex_unlock(&call->agent->lock);
-}
-
-int agent_call_result(struct agent_call *call, struct agent_cursor *ret_fields, struct error *err)
-{
-    if (call->failure == -EPROTO)
-        return error_set(err, -EPROTO,
-                "the guest's agent sent something that is not its protocol; the machine must be started "
-                "again");
-    if (call->failure < 0)
-        return error_set(err, -EPIPE, "the connection to the guest is gone: has the machine stopped?");
-    struct agent_cursor fields = agent_cursor_over(call->result, call->result_size);
-    int status = (int)agent_cursor_u32(&fields);
-    const char *sentence = agent_cursor_string(&fields);
-    if (fields.bad || status > 0 || status < -4095)
-        return error_set(err, -EPROTO, "the guest's agent sent a result that cannot be read");
-    *ret_fields = fields;
-    if (status == 0)
-        return 0;
-    char clean[sizeof err->text];
-    agent_clean_text(sentence, clean, sizeof clean);
-    return error_set(err, status, "%s", clean);
-}
-
-int agent_call_simple(struct agent *agent, enum agent_operation operation, struct agent_builder *fields,
-        bool passes_gate, unsigned limit_ms, void *ret_bytes, size_t ret_size, struct error *err)
-{
-    struct agent_call call;
-    struct agent_cursor rest;
-    struct agent_piece *piece;
-    if (limit_ms == 0)
-        limit_ms = AGENT_CALL_DEFAULT_MS;
-    int result = agent_call_begin(agent, operation, fields, passes_gate, &call, err);
-    if (fields != NULL)
-        agent_builder_free(fields);
-    if (result < 0)
-        return result;
-    while ((result = agent_call_wait(&call, limit_ms, false, &piece)) == AGENT_EVENT_PIECE)
-        agent_call_taken(&call, piece);
-    if (result == -ETIMEDOUT)
-        error_set(err, result, "the guest did not answer within %u ms", limit_ms);
-    else if ((result = agent_call_result(&call, &rest, err)) == 0 && ret_bytes != NULL) {
-        const uint8_t *bytes = agent_cursor_bytes(&rest, ret_size);
-        if (bytes == NULL)
-            result = error_set(err, -EPROTO, "the guest's agent sent a short result");
-        else
-            memcpy(ret_bytes, bytes, ret_size);
-    }
-    agent_call_end(&call);
-    return result;
 }
 
 int agent_gate_shut(struct agent *agent)
@@ -554,10 +344,10 @@ void agent_gate_open(struct agent *agent)
     if (agent->held.first != NULL) {
         *agent->ready.last = agent->held.first;
         agent->ready.last = agent->held.last;
-        agent->held = (struct queue){.last = &agent->held.first};
+        agent->held = (struct agent_queue){.last = &agent->held.first};
     }
     pthread_mutex_unlock(&agent->lock);
-    wake(agent);
+    agent_wake(agent);
 }
 
 uint64_t agent_best_round_trip_ns(struct agent *agent)

@@ -19,6 +19,7 @@ struct agent;
 struct agent_piece { // output of a stream, in the order it came
     struct agent_piece *next;
     unsigned channel;
+    bool end; // no more will come on the channel
     size_t size;
     uint8_t bytes[];
 };
@@ -41,6 +42,7 @@ struct agent_call {
 
 enum agent_event { AGENT_EVENT_PIECE = 1, AGENT_EVENT_DONE = 2, AGENT_EVENT_CREDIT = 3 };
 
+// -EOPNOTSUPP when the guest's agent speaks an older version than the operation needs.
 // Opens a stream with a request (may be larger than a frame). fields may be NULL.
 int agent_call_begin(struct agent *agent, enum agent_operation operation, const struct agent_builder *fields,
         bool passes_gate, struct agent_call *ret_call, struct error *err);
@@ -48,6 +50,8 @@ int agent_call_begin(struct agent *agent, enum agent_operation operation, const 
 // when asked for, credit. limit_ms from now: -ETIMEDOUT. Pieces come before the end.
 int agent_call_wait(
         struct agent_call *call, unsigned limit_ms, bool credit_too, struct agent_piece **ret_piece);
+// Only until the result is there, whoever takes the pieces: 0, -ETIMEDOUT.
+int agent_call_wait_done(struct agent_call *call, unsigned limit_ms);
 void agent_call_taken(
         struct agent_call *call, struct agent_piece *piece); // frees it and lets the guest send more
 size_t agent_call_credit(struct agent_call *call);
@@ -62,6 +66,12 @@ void agent_call_end(struct agent_call *call);
 // operation's fields.
 int agent_call_simple(struct agent *agent, enum agent_operation operation, struct agent_builder *fields,
         bool passes_gate, unsigned limit_ms, void *ret_bytes, size_t ret_size, struct error *err);
+
+// EXEC's fields, which PTY and JOB_START have at their end, too.
+struct agent_exec;
+void agent_pack_exec(struct agent_builder *fields, const struct agent_exec *exec);
+struct agent_exec_result;
+int agent_exec_unpack(struct agent_cursor *fields, struct agent_exec_result *ret_result, struct error *err);
 
 // Shut: frames of calls that do not pass it are kept. -EBUSY: it is shut already.
 int agent_gate_shut(struct agent *agent);

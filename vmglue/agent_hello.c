@@ -95,7 +95,7 @@ static int send_hello(int fd, uint64_t epoch, bool pad, uint64_t deadline_ns)
     static const uint8_t zeros[AGENT_HEADER_BYTES + AGENT_PAYLOAD_MAX];
     struct agent_builder fields = {0};
     uint8_t header[AGENT_HEADER_BYTES];
-    agent_builder_u32(&fields, AGENT_VERSION);
+    agent_builder_u32(&fields, AGENT_VERSION_OLDEST);
     agent_builder_u32(&fields, AGENT_VERSION);
     struct agent_frame frame = {
             .epoch = epoch, .type = AGENT_HELLO, .size = (uint32_t)fields.size, .payload = fields.bytes};
@@ -115,14 +115,14 @@ static int send_hello(int fd, uint64_t epoch, bool pad, uint64_t deadline_ns)
 static int read_ack(const struct agent_frame *frame, struct agent_hello *hello, struct error *err)
 {
     struct agent_cursor fields = agent_cursor_over(frame->payload, frame->size);
-    uint32_t version = agent_cursor_u32(&fields);
+    hello->version = agent_cursor_u32(&fields);
     hello->state = agent_cursor_u32(&fields);
     char release[40];
     agent_clean_text(agent_cursor_string(&fields), release, sizeof release);
-    if (fields.bad || version != AGENT_VERSION)
+    if (fields.bad || hello->version < AGENT_VERSION_OLDEST || hello->version > AGENT_VERSION)
         return error_set(err, -EPROTO,
-                "the guest's agent (release %s) does not speak version %d of the protocol", release,
-                AGENT_VERSION);
+                "the guest's agent (release %s) speaks none of the protocol's versions %d to %d", release,
+                AGENT_VERSION_OLDEST, AGENT_VERSION);
     return 1;
 }
 

@@ -8,6 +8,7 @@
 struct agent_hello {
     int fd; // connected, non-blocking
     uint64_t epoch;
+    uint32_t version;
     uint32_t state; // AGENT_STATE_*
     uint64_t round_trip_ns;
 };

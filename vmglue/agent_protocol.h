@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 enum {
-    AGENT_VERSION = 1,
+    AGENT_VERSION_OLDEST = 1, // that of agents in older snapshots
+    AGENT_VERSION = 2,
     AGENT_HEADER_BYTES = 40,
     AGENT_PAYLOAD_MAX = 32768,      // a longer length is no frame
     AGENT_REQUEST_MAX = 4 << 20,    // of all pieces of one request (ARG_MAX and some)
@@ -51,7 +52,22 @@ enum agent_operation {
     AGENT_SET_CLOCK = 12,
     AGENT_SYNC = 13,
     AGENT_POWEROFF = 14,
+    // Version 2.
+    AGENT_DIAL = 15,
+    AGENT_PTY = 16,
+    AGENT_PTY_RESIZE = 17,
+    AGENT_JOB_START = 18,
+    AGENT_JOB_LIST = 19,
+    AGENT_JOB_GET = 20,
+    AGENT_JOB_WAIT = 21,
+    AGENT_JOB_SIGNAL = 22,
+    AGENT_JOB_REMOVE = 23,
+    AGENT_JOB_READ_LOGS = 24,
 };
+
+enum { AGENT_DIAL_TCP = 1, AGENT_DIAL_UNIX = 2 };
+enum { AGENT_JOB_RUNNING = 1, AGENT_JOB_TIMED_OUT = 2, AGENT_JOB_OUT_OF_MEMORY = 4 }; // flags of a job
+enum { AGENT_JOB_INPUT_MAX = 1 << 20 };
 
 enum { AGENT_EXEC_SHELL = 1, AGENT_EXEC_STDIN = 2 };                 // flags in an EXEC request
 enum { AGENT_EXEC_TIMED_OUT = 1, AGENT_EXEC_OUT_OF_MEMORY = 2 };     // flags in its RESULT

@@ -95,8 +95,8 @@ static void unknown_requests_are_answered(void **state)
     raw_send(&raw, AGENT_REQUEST, 0, 2, "", 0);
     frame = raw_await(&raw, AGENT_RESULT, 2);
     assert_int_equal(raw_status(&frame), -ENOSYS);
-    for (uint32_t operation = AGENT_EXEC; operation < AGENT_POWEROFF; operation++) {
-        if (operation == AGENT_THAW)
+    for (uint32_t operation = AGENT_EXEC; operation <= AGENT_JOB_READ_LOGS; operation++) {
+        if (operation == AGENT_THAW || operation == AGENT_POWEROFF || operation == AGENT_JOB_LIST)
             continue;                                // has no fields
         raw_simple(&raw, 10 + operation, operation); // each without its fields
         frame = raw_await(&raw, AGENT_RESULT, 10 + operation);
@@ -239,6 +239,79 @@ static void calls_end_when_the_guest_goes(void **state)
     assert_int_equal(system(command), 0);
 }
 
+// A guest of version 1, by hand: answers HELLO, and says that it does not know what is asked.
+static void *old_guest(void *argument)
+{
+    struct raw raw = {.fd = accept(*(int *)argument, NULL, NULL)};
+    struct agent_frame frame;
+    assert_int_equal(agent_decoder_init(&raw.decoder, true), 0);
+    assert_true(raw_next(&raw, &frame, 20000));
+    assert_int_equal(frame.type, AGENT_HELLO);
+    struct agent_cursor hello = agent_cursor_over(frame.payload, frame.size);
+    assert_int_equal(agent_cursor_u32(&hello), 1);
+    raw.epoch = raw.decoder.epoch = frame.epoch;
+    struct agent_builder ack = {0};
+    agent_builder_u32(&ack, 1);
+    agent_builder_u32(&ack, 0);
+    agent_builder_string(&ack, "0.1");
+    raw_send(&raw, AGENT_HELLO_ACK, 0, 0, ack.bytes, ack.size);
+    agent_builder_free(&ack);
+    struct agent_builder pong = {0};
+    agent_builder_u32(&pong, 0);
+    agent_builder_string(&pong, "");
+    uint32_t stream = raw_await(&raw, AGENT_REQUEST, 1).stream;
+    raw_send(&raw, AGENT_RESULT, 0, stream, pong.bytes, pong.size);
+    agent_builder_free(&pong);
+    assert_false(raw_next(&raw, &frame, 100)); // nothing else was asked of it
+    raw_close(&raw);
+    return NULL;
+}
+
+static void an_agent_of_an_older_snapshot_is_asked_what_it_knows(void **state)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct agent *agent;
+    struct agent_job job;
+    struct agent_pty *pty;
+    struct error err;
+    pthread_t thread;
+    int fd;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/old.sock", ((struct guest *)*state)->directory);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(listener, 4), 0);
+    assert_int_equal(pthread_create(&thread, NULL, old_guest, &listener), 0);
+    assert_int_equal(agent_connect(address.sun_path, 20000, &agent, &err), 0);
+    assert_int_equal(agent_version(agent), 1);
+    assert_int_equal(agent_dial(agent, "tcp:80", 0, &fd, &err), -EOPNOTSUPP);
+    assert_non_null(strstr(err.text, "older release"));
+    assert_int_equal(agent_job_start(agent, &(struct agent_exec){.shell_command = "true"}, NULL, &job, &err),
+            -EOPNOTSUPP);
+    assert_int_equal(agent_pty_open(agent, &(struct agent_exec){0}, 24, 80, NULL, &pty, &err), -EOPNOTSUPP);
+    assert_int_equal(agent_ping(agent, 0, &err), 0);
+    pthread_join(thread, NULL);
+    agent_disconnect(agent);
+    close(listener);
+}
+
+static void a_daemon_of_an_older_release_is_served(void **state)
+{
+    struct guest *guest = *state;
+    static const uint8_t versions[8] = {1, 0, 0, 0, 1, 0, 0, 0};
+    struct raw raw;
+    lend(guest, &raw, 801);
+    raw.epoch = raw.decoder.epoch = 802;
+    raw.sequence = 0;
+    raw_send(&raw, AGENT_HELLO, 0, 0, versions, sizeof versions);
+    struct agent_frame ack = raw_await(&raw, AGENT_HELLO_ACK, 0);
+    struct agent_cursor fields = agent_cursor_over(ack.payload, ack.size);
+    assert_int_equal(agent_cursor_u32(&fields), 1);
+    raw_shell(&raw, 1, "true");
+    struct agent_frame result = raw_await(&raw, AGENT_RESULT, 1);
+    assert_int_equal(raw_status(&result), 0);
+    take_back(guest, &raw);
+}
+
 static void silence_is_a_timeout(void **state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -263,6 +336,8 @@ int main(void)
             cmocka_unit_test(upload_of_an_ended_session_never_appears),
             cmocka_unit_test(half_a_frame_before_the_client_came),
             cmocka_unit_test(calls_end_when_the_guest_goes),
+            cmocka_unit_test(an_agent_of_an_older_snapshot_is_asked_what_it_knows),
+            cmocka_unit_test(a_daemon_of_an_older_release_is_served),
             cmocka_unit_test(silence_is_a_timeout),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

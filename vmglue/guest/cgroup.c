@@ -157,6 +157,45 @@ int cgroup_exec_kill(uint32_t id)
     return cgroup_available() ? write_text(user_fd, path, "1") : -EOPNOTSUPP;
 }
 
+// Into the cgroups that it made below itself, too. Counts the processes that were reached.
+static int signal_below(int dir, int number)
+{
+    char text[65536];
+    int reached = 0;
+    if (read_text(dir, "cgroup.procs", text, sizeof text) > 0) {
+        for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n"))
+            reached += atoi(at) > 1 && kill(atoi(at), number) == 0;
+    }
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        int below = entry->d_type != DT_DIR || entry->d_name[0] == '.'
+                            ? -1
+                            : openat(dir, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (below < 0)
+            continue;
+        reached += signal_below(below, number);
+        close(below);
+    }
+    if (entries != NULL)
+        closedir(entries);
+    return reached;
+}
+
+int cgroup_exec_signal(uint32_t id, int signal)
+{
+    char name[16];
+    exec_name(id, name);
+    if (!cgroup_available())
+        return -EOPNOTSUPP;
+    int dir = openat(user_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return -ESRCH;
+    int reached = signal_below(dir, signal);
+    close(dir);
+    return reached > 0 ? 0 : -ESRCH;
+}
+
 static bool exec_remove(uint32_t id)
 {
     char name[16];

@@ -22,8 +22,9 @@ int cgroup_enter(void); // in an exec's child, before it gives root up
 
 int cgroup_exec_make(uint32_t id); // returns a directory descriptor for CLONE_INTO_CGROUP
 int cgroup_exec_kill(uint32_t id);
-void cgroup_exec_done(uint32_t id); // removed when its last process is gone
-void cgroup_sweep(void);            // removes those that became empty
+int cgroup_exec_signal(uint32_t id, int signal); // to each process in it; -ESRCH: there is none
+void cgroup_exec_done(uint32_t id);              // removed when its last process is gone
+void cgroup_sweep(void);                         // removes those that became empty
 int cgroup_user_kill(void);
 bool cgroup_user_populated(void);
 

@@ -35,6 +35,11 @@ void identity_use(const struct identity_system *system)
     files = *system;
 }
 
+const char *identity_run(void)
+{
+    return files.run;
+}
+
 int identity_set_clock(uint64_t realtime_ns)
 {
     return files.set_realtime(realtime_ns);

@@ -20,6 +20,7 @@ struct identity_system {
     int (*set_realtime)(uint64_t realtime_ns);
 };
 void identity_use(const struct identity_system *system);
+const char *identity_run(void); // "/run"
 
 // On failure fills the sentence and returns -errno.
 int identity_change(const struct identity *identity, char *ret_sentence, size_t size);

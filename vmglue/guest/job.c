@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/guest/job.h"
 
+#include "vmglue/guest/background.h"
 #include "vmglue/guest/cgroup.h"
+#include "vmglue/guest/dial.h"
 #include "vmglue/guest/files.h"
 #include "vmglue/guest/job_internal.h"
 #include "vmglue/guest/port.h"
@@ -14,8 +16,12 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+// What a terminal's session has after SIGHUP.
+enum { HANG_UP_NS = 2000000000 };
 
 struct job *job_list;
 static bool quiet;
@@ -74,6 +80,12 @@ static uint64_t out_of_memory_kills(void)
     return at == NULL ? 0 : strtoull(at + 10, NULL, 10);
 }
 
+bool job_no_memory(const struct job *job)
+{
+    return WIFSIGNALED(job->wait_status) && WTERMSIG(job->wait_status) == SIGKILL && !job->timed_out &&
+           out_of_memory_kills() > job->oom_kills_before;
+}
+
 static void send_exec_result(struct job *job)
 {
     struct job_failure failure = {0};
@@ -89,12 +101,11 @@ static void send_exec_result(struct job *job)
         port_send(AGENT_DATA, 2 << AGENT_FLAG_CHANNEL_SHIFT, job->stream, failure.sentence,
                 strlen(failure.sentence));
     int number = WIFSIGNALED(job->wait_status) ? WTERMSIG(job->wait_status) : 0;
-    bool no_memory = number == SIGKILL && !job->timed_out && out_of_memory_kills() > job->oom_kills_before;
     struct agent_builder fields = {0};
     agent_builder_u32(&fields, (uint32_t)(number ? 128 + number : WEXITSTATUS(job->wait_status)));
     agent_builder_u32(&fields, (uint32_t)number);
-    agent_builder_u32(&fields,
-            (job->timed_out ? AGENT_EXEC_TIMED_OUT : 0) | (no_memory ? AGENT_EXEC_OUT_OF_MEMORY : 0));
+    agent_builder_u32(&fields, (job->timed_out ? AGENT_EXEC_TIMED_OUT : 0) |
+                                       (job_no_memory(job) ? AGENT_EXEC_OUT_OF_MEMORY : 0));
     agent_builder_u64(&fields, (loop_now_ns() - job->started_ns) / 1000000);
     job_result(job->stream, 0, "", &fields);
     agent_builder_free(&fields);
@@ -111,6 +122,20 @@ static void send_helper_result(struct job *job)
         port_send(AGENT_RESULT, 0, job->stream, job->failure_bytes, job->failure_size);
 }
 
+// Over when both directions are, or at once when it was reset.
+static void connection_progress(struct job *job)
+{
+    if (job->reset < 0) {
+        job_input_close(job, false);
+        job_output_close(&job->out[0]);
+    }
+    if (quiet || job->in.source.fd >= 0 || job->out[0].source.fd >= 0)
+        return;
+    if (job->stream != 0)
+        job_result(job->stream, job->reset, job->reset < 0 ? strerror(-job->reset) : "", NULL);
+    job_free(job);
+}
+
 // Ends the stream when the process is gone and what it had written was sent. Outputs that processes it left
 // behind hold open are read on and thrown away, so that those do not die of SIGPIPE.
 void job_progress(struct job *job)
@@ -118,10 +143,19 @@ void job_progress(struct job *job)
     bool sent = true;
     for (int i = 0; i < 2; i++)
         sent = sent && (job->out[i].source.fd < 0 || job->out[i].remaining == 0);
-    if (!job->exited || quiet || (!sent && job->stream != 0))
+    if (job->connection) {
+        connection_progress(job);
         return;
+    }
+    if (!job->exited || quiet || (!sent && (job->stream != 0 || job->background != NULL)))
+        return;
+    if (job->background != NULL) {
+        background_ended(job->background, job);
+        job->background = NULL;
+    }
     job_input_close(job, false);
-    loop_timer_clear(&job->deadline);
+    if (!job->hangs_up)
+        loop_timer_clear(&job->deadline);
     if (job->stream != 0) {
         job_collect_failure(job);
         if (job->exec)
@@ -135,7 +169,7 @@ void job_progress(struct job *job)
         job->out[i].discard = true;
         job_output_update(&job->out[i]);
     }
-    if (job->out[0].source.fd < 0 && job->out[1].source.fd < 0)
+    if (job->out[0].source.fd < 0 && job->out[1].source.fd < 0 && !job->hangs_up)
         job_free(job);
 }
 
@@ -148,8 +182,53 @@ static void deadline_passed(struct loop_timer *timer)
         files_thaw_in_background();
 }
 
+static void hang_up_over(struct loop_timer *timer)
+{
+    struct job *job = (struct job *)((char *)timer - offsetof(struct job, deadline));
+    cgroup_exec_kill(job->id); // also when the leader itself is gone
+    job_kill(job);
+    job->hangs_up = false;
+    job_progress(job);
+}
+
+// The kernel sends SIGHUP to the session when our ends of the terminal are closed.
+static void hang_up(struct job *job)
+{
+    if (job->hangs_up)
+        return;
+    job->hangs_up = true;
+    job_input_close(job, false);
+    job_output_close(&job->out[0]);
+    job->deadline.fire = hang_up_over;
+    loop_timer_set(&job->deadline, loop_now_ns() + HANG_UP_NS);
+    job_progress(job);
+}
+
+static void linger_over(struct loop_timer *timer)
+{
+    struct job *job = (struct job *)((char *)timer - offsetof(struct job, deadline));
+    job->reset = -ECONNABORTED;
+    job_progress(job);
+}
+
+// The host reads no more; what it had sent is still handed over.
+static void connection_drop(struct job *job)
+{
+    job->stream = 0;
+    job_output_close(&job->out[0]);
+    job->in.end = true;
+    job->deadline.fire = linger_over;
+    loop_timer_set(&job->deadline, loop_now_ns() + HANG_UP_NS);
+    job_input_flush(job);
+    job_progress(job);
+}
+
 void job_kill(struct job *job)
 {
+    if (job->connection) {
+        job->reset = -ECONNABORTED;
+        return;
+    }
     if (job->exited)
         return;
     if (!job->exec || cgroup_exec_kill(job->id) < 0)
@@ -168,7 +247,8 @@ int job_start(const struct job_config *config)
     job->id = ++last_id;
     job->started_ns = loop_now_ns();
     job->oom_kills_before = config->exec ? out_of_memory_kills() : 0;
-    job->in.credit_owed = 0;
+    job->ends_with_session = config->ends_with_session;
+    job->background = config->background;
     int result = job_spawn(job, config);
     if (result < 0) {
         free(job);
@@ -176,6 +256,14 @@ int job_start(const struct job_config *config)
     }
     job->next = job_list;
     job_list = job;
+    if (job->background != NULL)
+        background_begun(job->background, job);
+    if (config->input_bytes != NULL) {
+        job->in.bytes = config->input_bytes;
+        job->in.stored = config->input_size;
+        job->in.end = true;
+        job_input_flush(job);
+    }
     if (config->timeout_ms > 0) {
         job->deadline.fire = deadline_passed;
         uint64_t limit_ms = config->timeout_ms < UINT32_MAX ? config->timeout_ms : UINT32_MAX;
@@ -186,6 +274,43 @@ int job_start(const struct job_config *config)
     return 0;
 }
 
+int job_connection(uint32_t stream, int fd)
+{
+    struct job *job = calloc(1, sizeof *job);
+    int other = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (job == NULL || other < 0) {
+        int result = job == NULL ? -ENOMEM : -errno;
+        free(job);
+        if (other >= 0)
+            close(other);
+        return result;
+    }
+    *job = (struct job){.next = job_list,
+            .stream = stream,
+            .operation = AGENT_DIAL,
+            .connection = true,
+            .status_fd = -1,
+            .commit_fd = -1};
+    job->in.source.fd = other;
+    job->in.job = job;
+    job->out[0] = (struct job_output){
+            .source.fd = fd, .job = job, .channel = 1, .credit = AGENT_WINDOW_BYTES, .remaining = UINT64_MAX};
+    job->out[1].source.fd = -1;
+    job_list = job;
+    job_output_update(&job->out[0]);
+    return 0;
+}
+
+int job_resize(uint32_t stream, const struct job_terminal *terminal)
+{
+    struct job *job = job_find(stream);
+    if (job == NULL || job->out[0].source.fd < 0)
+        return -ENOENT;
+    struct winsize size = {
+            .ws_row = (unsigned short)terminal->rows, .ws_col = (unsigned short)terminal->columns};
+    return job->terminal ? (ioctl(job->out[0].source.fd, TIOCSWINSZ, &size) < 0 ? -errno : 0) : -ENOTTY;
+}
+
 bool job_cancel(uint32_t stream)
 {
     struct job *job = job_find(stream);
@@ -194,6 +319,10 @@ bool job_cancel(uint32_t stream)
     // A write notices that its input ended without the commit byte and removes what it made.
     if (job->operation == AGENT_FILE_WRITE)
         job_input_close(job, false);
+    else if (job->terminal)
+        hang_up(job);
+    else if (job->connection)
+        connection_drop(job);
     else
         job_kill(job);
     return true;
@@ -203,7 +332,20 @@ void job_detach_all(void)
 {
     for (struct job *job = job_list, *next; job != NULL; job = next) {
         next = job->next;
+        if (job->background != NULL)
+            continue;
         job->stream = 0;
+        if (job->terminal && !job->exited) {
+            hang_up(job);
+            continue;
+        }
+        if (job->connection) {
+            job->reset = -ECONNABORTED; // at once: the child of a fork shares nothing with its parent's peers
+            connection_progress(job);
+            continue;
+        }
+        if (job->ends_with_session)
+            job_kill(job);
         if (job->exec) {
             job->in.end = true;
             job_input_flush(job);
@@ -230,6 +372,8 @@ void job_quiet(bool now_quiet)
         job_input_flush(job); // grants what was owed all the while
         job_progress(job);
     }
+    background_quiet(quiet);
+    dial_quiet(quiet);
 }
 
 void job_room(void)
@@ -238,12 +382,27 @@ void job_room(void)
         job_output_update(&job->out[0]);
         job_output_update(&job->out[1]);
     }
+    background_room();
+}
+
+static void terminal_over(struct loop_timer *timer)
+{
+    struct job *job = (struct job *)((char *)timer - offsetof(struct job, deadline));
+    job_output_close(&job->out[0]);
+    job_progress(job);
+}
+
+// Somebody may have opened the terminal anew by its name: its end is not waited for for ever.
+static void terminal_limit(struct job *job)
+{
+    job->deadline.fire = terminal_over;
+    loop_timer_set(&job->deadline, loop_now_ns() + HANG_UP_NS);
 }
 
 static void process_ended(pid_t pid, int status)
 {
     struct job *job = job_list;
-    while (job != NULL && (job->pid != pid || job->exited))
+    while (job != NULL && (job->pid != pid || job->exited || job->connection))
         job = job->next;
     if (job == NULL)
         return; // an orphan that came to us
@@ -251,8 +410,11 @@ static void process_ended(pid_t pid, int status)
     job->wait_status = status;
     if (job->exec)
         cgroup_exec_done(job->id);
-    for (int i = 0; i < 2; i++)
+    // A terminal is hung up by the kernel when its session's leader ends: its end can be read.
+    for (int i = 0; i < 2 && !job->terminal; i++)
         job_output_bound(&job->out[i]);
+    if (job->terminal && !job->hangs_up)
+        terminal_limit(job);
     job_progress(job);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job: one child process that works for a stream, with its input, outputs and result. An exec and each file
-// operation is one, so that neither a slow disk nor a full pipe ever stops the agent itself.
+// operation is one, so that neither a slow disk nor a full pipe ever stops the agent itself. A connection to
+// a port of the guest is a job without a process. A background job has no stream: its output goes into logs.
 //
 // Outputs are read only while the stream has credit and the port has room, so memory is bounded by the
 // windows. When a session ends, its execs run on: their output is read and thrown away, so that no write of
@@ -25,18 +26,31 @@ struct job_failure { // the child could not begin (JOB_REFUSED) or execve failed
     char sentence[480];
 };
 
+struct background;
+struct job_terminal {
+    unsigned rows, columns;
+};
+
 struct job_config {
     uint32_t stream;
-    bool exec;           // else a helper
-    bool input;          // the stream brings bytes; else /dev/null
-    uint64_t timeout_ms; // 0 = none
+    bool exec;                           // else a helper
+    bool ends_with_session;              // a helper that would not end by itself
+    const struct job_terminal *terminal; // of an exec: its input and outputs; NULL = pipes
+    struct background *background;       // of an exec without a stream: who gets its output and its end
+    bool input;                          // the stream brings bytes; else /dev/null
+    uint64_t timeout_ms;                 // 0 = none
     uint16_t operation;
     job_child *child;
-    void *argument; // needed until job_start returns
+    void *argument;       // needed until job_start returns
+    uint8_t *input_bytes; // malloc'ed, the job's once it started: all of its input; NULL = the stream's
+    size_t input_size;
 };
 // Starts it; the RESULT is sent by the job. On failure nothing was sent. -EAGAIN: too many processes or
 // streams.
 int job_start(const struct job_config *config);
+// The same for a socket that is connected: the stream has its descriptor from now on, unless this fails.
+int job_connection(uint32_t stream, int fd);
+int job_resize(uint32_t stream, const struct job_terminal *terminal); // -ENOENT, -ENOTTY
 
 // Sends a RESULT frame: status, sentence, then `fields` (may be NULL).
 void job_result(uint32_t stream, int status, const char *sentence, const struct agent_builder *fields);

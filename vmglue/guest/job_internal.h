@@ -35,6 +35,11 @@ struct job {
     uint32_t stream; // 0 = nobody listens any more
     uint32_t id;     // names its cgroup
     bool exec, exited, timed_out;
+    bool terminal, connection; // in and out[0] are two descriptors of one terminal or socket
+    bool hangs_up;             // the terminal was taken away
+    bool ends_with_session;
+    struct background *background;
+    int reset; // of a connection: -errno that ended it
     uint16_t operation;
     pid_t pid;
     int wait_status;
@@ -53,6 +58,8 @@ struct job *job_find(uint32_t stream);
 void job_kill(struct job *job);
 void job_progress(struct job *job); // may free it
 
+bool job_no_memory(const struct job *job); // the kernel killed it for memory
+
 // job_spawn.c
 int job_spawn(struct job *job, const struct job_config *config);
 
@@ -61,4 +68,5 @@ void job_output_update(struct job_output *output); // watches it, or not, as cre
 void job_output_bound(struct job_output *output);  // the process ended: no more than is in the pipe now
 void job_input_flush(struct job *job);
 void job_input_close(struct job *job, bool commit);
+void job_output_close(struct job_output *output);
 void job_collect_failure(struct job *job);

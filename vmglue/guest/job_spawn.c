@@ -7,14 +7,16 @@
 #include <linux/sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// The child's end and ours of each pipe; -1 = none.
+// The child's end and ours of each pipe; -1 = none. Of a terminal, the child has its slave.
 struct ends {
     int child[5], ours[5];
+    bool terminal;
 };
 
 enum { PIPE_INPUT = 0, PIPE_OUT = 1, PIPE_ERR = 2, PIPE_STATUS = JOB_STATUS_FD, PIPE_COMMIT = JOB_COMMIT_FD };
@@ -32,6 +34,7 @@ static void ends_close(struct ends *ends, bool ours_too)
 static int ends_make(struct ends *ends, const bool wanted[5])
 {
     memset(ends, -1, sizeof *ends);
+    ends->terminal = false;
     for (int i = 0; i < 5; i++) {
         int both[2];
         if (!wanted[i])
@@ -49,11 +52,36 @@ static int ends_make(struct ends *ends, const bool wanted[5])
     return 0;
 }
 
+static int terminal_make(struct ends *ends, const struct job_terminal *terminal)
+{
+    struct winsize size = {
+            .ws_row = (unsigned short)terminal->rows, .ws_col = (unsigned short)terminal->columns};
+    int unlocked = 0, slave = -1, master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (master >= 0 && ioctl(master, TIOCSPTLCK, &unlocked) == 0 && ioctl(master, TIOCSWINSZ, &size) == 0)
+        slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    int other = slave < 0 ? -1 : fcntl(master, F_DUPFD_CLOEXEC, 0);
+    if (other < 0) {
+        int result = -errno;
+        if (slave >= 0)
+            close(slave);
+        if (master >= 0)
+            close(master);
+        return result;
+    }
+    ends->terminal = true;
+    ends->ours[PIPE_INPUT] = other;
+    ends->ours[PIPE_OUT] = master;
+    ends->child[PIPE_INPUT] = slave;
+    return 0;
+}
+
 // Descriptors 0 to 4 of the agent are always taken (main.c), so that no end is overwritten before it is used.
 static void child_descriptors(const struct ends *ends)
 {
     for (int i = 0; i < 5; i++) {
-        if (ends->child[i] >= 0)
+        if (ends->terminal && i <= PIPE_ERR)
+            dup2(ends->child[PIPE_INPUT], i);
+        else if (ends->child[i] >= 0)
             dup3(ends->child[i], i, i >= PIPE_STATUS ? O_CLOEXEC : 0);
         else if (i <= PIPE_ERR) {
             int null = open("/dev/null", i == PIPE_INPUT ? O_RDONLY : O_WRONLY);
@@ -66,6 +94,8 @@ static void child_descriptors(const struct ends *ends)
         }
     }
     syscall(SYS_close_range, 5u, ~0u, 0u);
+    if (ends->terminal)
+        ioctl(STDIN_FILENO, TIOCSCTTY, 0);
 }
 
 static void child_defaults(bool exec)
@@ -112,10 +142,16 @@ static pid_t clone_into(int cgroup_fd)
 int job_spawn(struct job *job, const struct job_config *config)
 {
     struct ends ends;
-    bool wanted[5] = {config->input, true, config->exec, true, config->input && !config->exec};
+    bool pipes = config->terminal == NULL;
+    bool wanted[5] = {
+            config->input && pipes, pipes, config->exec && pipes, true, config->input && !config->exec};
     int result = ends_make(&ends, wanted);
     if (result < 0)
         return result;
+    if (!pipes && (result = terminal_make(&ends, config->terminal)) < 0) {
+        ends_close(&ends, true);
+        return result;
+    }
     int cgroup_fd = config->exec ? cgroup_exec_make(job->id) : -1;
     pid_t pid = clone_into(cgroup_fd);
     if (pid == 0) {
@@ -134,6 +170,7 @@ int job_spawn(struct job *job, const struct job_config *config)
         return result;
     }
     job->pid = pid;
+    job->terminal = ends.terminal;
     job->in.job = job;
     job->in.source.fd = ends.ours[PIPE_INPUT];
     for (unsigned i = 0; i < 2; i++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pipes of a job: output becomes DATA frames as long as there is credit and room, input comes from them.
+#include "vmglue/guest/background.h"
 #include "vmglue/guest/job_internal.h"
 #include "vmglue/guest/port.h"
 
@@ -8,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 // A program that prints many small pieces is read at most every 2 ms, so that they travel together; the first
@@ -21,8 +23,10 @@ static void pause_over(struct loop_timer *timer)
     job_output_update((struct job_output *)((char *)timer - offsetof(struct job_output, pause)));
 }
 
-static void output_close(struct job_output *output)
+void job_output_close(struct job_output *output)
 {
+    if (output->source.fd < 0)
+        return;
     loop_disarm(&output->source);
     loop_timer_clear(&output->pause);
     close(output->source.fd);
@@ -35,10 +39,54 @@ static void output_pause(struct job_output *output, uint64_t ns)
     output->pause_until_ns = loop_now_ns() + ns;
 }
 
+// What a socket's end, or a reset, means for the stream.
+static void connection_ended(struct job *job, int result)
+{
+    if (result < 0)
+        job->reset = result;
+    else if (job->stream != 0)
+        port_send(AGENT_DATA, 1 << AGENT_FLAG_CHANNEL_SHIFT | AGENT_FLAG_END, job->stream, NULL, 0);
+}
+
+static void output_ended(struct job_output *output, int result)
+{
+    job_output_close(output);
+    if (output->job->connection)
+        connection_ended(output->job, result);
+    job_progress(output->job);
+}
+
+static bool output_kept(const struct job_output *output)
+{
+    return output->job->background != NULL;
+}
+
+// A background job's output goes straight into its log.
+static void output_to_log(struct job_output *output)
+{
+    ssize_t got =
+            background_read(output->job->background, output->channel, output->source.fd, output->remaining);
+    if (got == 0 || (got < 0 && got != -EAGAIN && got != -EINTR)) {
+        output_ended(output, 0);
+        return;
+    }
+    if (got > 0 && output->remaining != UINT64_MAX)
+        output->remaining -= (uint64_t)got;
+    else if (got > 0 && got < SMALL_BYTES)
+        output_pause(output, SMALL_PAUSE_NS);
+    job_output_update(output);
+    if (output->remaining == 0)
+        job_progress(output->job);
+}
+
 static void output_ready(struct loop_source *source, uint32_t events)
 {
     struct job_output *output = (struct job_output *)source;
     struct job *job = output->job;
+    if (output_kept(output)) {
+        output_to_log(output);
+        return;
+    }
     size_t limit = output->discard ? sizeof scratch : AGENT_PAYLOAD_MAX;
     if (!output->discard && output->credit < limit)
         limit = output->credit;
@@ -46,8 +94,7 @@ static void output_ready(struct loop_source *source, uint32_t events)
         limit = output->remaining;
     ssize_t got = read(source->fd, scratch, limit);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
-        output_close(output);
-        job_progress(job);
+        output_ended(output, got < 0 ? -errno : 0);
         return;
     }
     if (got > 0 && output->discard) {
@@ -70,8 +117,9 @@ void job_output_update(struct job_output *output)
 {
     if (output->source.fd < 0)
         return;
-    bool wanted = !job_is_quiet() &&
-                  (output->discard || (output->credit > 0 && output->remaining > 0 && port_has_room()));
+    bool wanted = !job_is_quiet() && (output->discard || (output_kept(output) && output->remaining > 0) ||
+                                             (output->job->stream != 0 && output->credit > 0 &&
+                                                     output->remaining > 0 && port_has_room()));
     bool pausing = wanted && loop_now_ns() < output->pause_until_ns;
     output->source.ready = output_ready;
     if (wanted && !pausing) {
@@ -138,6 +186,8 @@ void job_input_close(struct job *job, bool commit)
     job->commit_fd = -1;
     if (in->source.fd >= 0) {
         loop_disarm(&in->source);
+        if (job->connection)
+            shutdown(in->source.fd, SHUT_WR);
         close(in->source.fd);
     }
     in->source.fd = -1;
@@ -148,7 +198,10 @@ void job_input_close(struct job *job, bool commit)
 
 static void input_ready(struct loop_source *source, uint32_t events)
 {
-    job_input_flush(((struct job_input *)source)->job);
+    struct job *job = ((struct job_input *)source)->job;
+    job_input_flush(job);
+    if (job->connection)
+        job_progress(job);
 }
 
 void job_input_flush(struct job *job)
@@ -163,13 +216,13 @@ void job_input_flush(struct job *job)
         if (written < 0) { // it closed its input: the rest is of no use to anybody
             in->credit_owed += (uint32_t)in->stored;
             job_input_close(job, false);
-            break;
+            break; // a connection's other end says by itself whether it was reset
         }
         in->start += (size_t)written;
         in->stored -= (size_t)written;
         in->credit_owed += (uint32_t)written;
     }
-    if (in->source.fd >= 0 && in->stored == 0 && in->end)
+    if (in->source.fd >= 0 && in->stored == 0 && in->end && !job->terminal)
         job_input_close(job, true);
     in->source.ready = input_ready;
     if (in->source.fd >= 0 && in->stored > 0)
@@ -194,6 +247,7 @@ bool job_data(uint32_t stream, unsigned channel, const void *bytes, size_t size,
         in->bytes = malloc(AGENT_WINDOW_BYTES);
     if (in->bytes == NULL || size > AGENT_WINDOW_BYTES - in->stored) {
         job_kill(job); // no memory, or more than the window
+        job_progress(job);
         return true;
     }
     if (in->start + in->stored + size > AGENT_WINDOW_BYTES) {
@@ -205,6 +259,8 @@ bool job_data(uint32_t stream, unsigned channel, const void *bytes, size_t size,
     in->stored += size;
     in->end = in->end || end;
     job_input_flush(job);
+    if (job->connection)
+        job_progress(job);
     return true;
 }
 

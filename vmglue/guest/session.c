@@ -9,7 +9,9 @@
 // does.
 #include "vmglue/guest/session.h"
 
+#include "vmglue/guest/background.h"
 #include "vmglue/guest/cgroup.h"
+#include "vmglue/guest/dial.h"
 #include "vmglue/guest/exec.h"
 #include "vmglue/guest/files.h"
 #include "vmglue/guest/identity.h"
@@ -162,6 +164,19 @@ static void do_ping(uint32_t stream)
     agent_builder_free(&fields);
 }
 
+static void do_resize(uint32_t stream, struct agent_cursor fields)
+{
+    uint32_t of = agent_cursor_u32(&fields);
+    struct job_terminal terminal = {.rows = agent_cursor_u32(&fields), .columns = agent_cursor_u32(&fields)};
+    bool good = !fields.bad && exec_terminal_size(&terminal);
+    int result = good ? job_resize(of, &terminal) : -EINVAL;
+    job_result(stream, result,
+            !good        ? "a terminal has 1 to 4096 rows and columns"
+            : result < 0 ? "the terminal is gone"
+                         : "",
+            NULL);
+}
+
 // Once it was asked for it may have happened, whatever became of the helper.
 static void note_filesystem_freeze(struct agent_cursor fields)
 {
@@ -177,10 +192,29 @@ static void do_request(uint32_t stream, struct agent_cursor fields)
         do_ping(stream);
         break;
     case AGENT_EXEC:
+    case AGENT_PTY:
+    case AGENT_JOB_START:
         if (state == RUNNING)
-            exec_start(stream, fields);
+            exec_start(stream, operation, fields);
         else
             job_result(stream, -EBUSY, "the machine's user processes are frozen", NULL);
+        break;
+    case AGENT_DIAL:
+        if (state == RUNNING)
+            dial_start(stream, fields);
+        else
+            job_result(stream, -EBUSY, "the machine's user processes are frozen", NULL);
+        break;
+    case AGENT_PTY_RESIZE:
+        do_resize(stream, fields);
+        break;
+    case AGENT_JOB_LIST:
+    case AGENT_JOB_GET:
+    case AGENT_JOB_WAIT:
+    case AGENT_JOB_SIGNAL:
+    case AGENT_JOB_REMOVE:
+    case AGENT_JOB_READ_LOGS:
+        background_request(stream, operation, fields);
         break;
     case AGENT_FREEZE:
         do_freeze(stream, fields);
@@ -230,7 +264,7 @@ static void take_request(const struct agent_frame *frame)
     }
     bool begun = slot >= 0 && partial[slot].stream == frame->stream;
     bool more = frame->flags & AGENT_FLAG_MORE;
-    if (!begun && job_exists(frame->stream))
+    if (!begun && (job_exists(frame->stream) || dial_waits(frame->stream) || background_waits(frame->stream)))
         return;
     if (!begun && !more) {
         do_request(frame->stream, agent_cursor_over(frame->payload, frame->size));
@@ -256,17 +290,25 @@ static void take_request(const struct agent_frame *frame)
     partial[slot].stream = 0;
 }
 
+static void detach_all(void)
+{
+    dial_detach_all();
+    background_detach_all();
+    job_detach_all();
+}
+
 static void take_hello(const struct agent_frame *frame)
 {
     struct agent_cursor fields = agent_cursor_over(frame->payload, frame->size);
     uint32_t oldest = agent_cursor_u32(&fields), newest = agent_cursor_u32(&fields);
-    bool understood = !fields.bad && oldest <= AGENT_VERSION && newest >= AGENT_VERSION;
+    bool understood = !fields.bad && oldest <= AGENT_VERSION && newest >= AGENT_VERSION_OLDEST;
+    uint32_t version = newest < AGENT_VERSION ? newest : AGENT_VERSION; // an older daemon may have come back
     partial_clear();
-    job_detach_all();
+    detach_all();
     port_session(frame->epoch);
     job_quiet(state == FREEZING);
     struct agent_builder reply = {0};
-    agent_builder_u32(&reply, understood ? AGENT_VERSION : 0);
+    agent_builder_u32(&reply, understood ? version : 0);
     agent_builder_u32(&reply, (state != RUNNING ? AGENT_STATE_FROZEN : 0) |
                                       (filesystems_frozen ? AGENT_STATE_FILESYSTEMS_FROZEN : 0));
     agent_builder_string(&reply, RAMET_VERSION);
@@ -279,13 +321,14 @@ static void take_hello(const struct agent_frame *frame)
 static void session_lost(void)
 {
     partial_clear();
-    job_detach_all();
+    detach_all();
 }
 
 void session_frame(const struct agent_frame *frame)
 {
     unsigned channel = frame->flags >> AGENT_FLAG_CHANNEL_SHIFT;
     struct agent_cursor fields = agent_cursor_over(frame->payload, frame->size);
+    uint32_t window_bytes = frame->type == AGENT_WINDOW ? agent_cursor_u32(&fields) : 0;
     switch (frame->type) {
     case AGENT_HELLO:
         take_hello(frame);
@@ -301,10 +344,12 @@ void session_frame(const struct agent_frame *frame)
         job_data(frame->stream, channel, frame->payload, frame->size, frame->flags & AGENT_FLAG_END);
         break;
     case AGENT_WINDOW:
-        job_window(frame->stream, channel, agent_cursor_u32(&fields));
+        if (!background_window(frame->stream, channel, window_bytes))
+            job_window(frame->stream, channel, window_bytes);
         break;
     case AGENT_CANCEL:
-        job_cancel(frame->stream);
+        if (!background_cancel(frame->stream) && !dial_cancel(frame->stream))
+            job_cancel(frame->stream);
         break;
     default:
         break; // of a newer host, and not necessary: requests are answered with -ENOSYS instead
