@@ -185,6 +185,17 @@ static const char *kind_name(enum doc_kind kind)
                                  : "document";
 }
 
+// An earlier operation gave the doc another name, so that two docs can swap names in one transaction: the
+// first goes nameless meanwhile.
+static bool renamed_before(const struct txn_op *ops, unsigned index, uint64_t id, const char *name)
+{
+    bool renamed = false;
+    for (unsigned i = 0; i < index; i++)
+        if (ops[i].type == TXN_DOC_PUT && ops[i].id == id)
+            renamed = strcmp(ops[i].doc.name, name) != 0;
+    return renamed;
+}
+
 static int check_doc_put(struct store *store, const struct txn_op *ops, unsigned index, struct error *err)
 {
     const struct txn_op *op = &ops[index];
@@ -194,7 +205,8 @@ static int check_doc_put(struct store *store, const struct txn_op *ops, unsigned
     struct doc_row *holder =
             op->doc.name[0] != 0 ? catalog_doc_named(store, op->doc.kind, op->doc.name) : NULL;
     bool taken = holder != NULL && holder->doc.id.value != op->id &&
-                 !deleted_before(ops, index, TXN_DOC_DELETE, holder->doc.id.value);
+                 !deleted_before(ops, index, TXN_DOC_DELETE, holder->doc.id.value) &&
+                 !renamed_before(ops, index, holder->doc.id.value, op->doc.name);
     for (unsigned i = 0; i < index; i++)
         if (ops[i].type == TXN_DOC_PUT && ops[i].id != op->id && ops[i].doc.kind == op->doc.kind &&
                 op->doc.name[0] != 0)

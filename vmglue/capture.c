@@ -63,7 +63,11 @@ static int check(const struct capture_request *request, struct error *err)
     if (request->disk_count > VM_DISKS_MAX)
         return error_set(err, -EINVAL, "a machine snapshot has at most %d disks, not %u", VM_DISKS_MAX,
                 request->disk_count);
-    if (request->agent == NULL && !request->best_effort)
+    if (request->paused && !request->frozen && !request->best_effort)
+        return error_set(err, -EBUSY,
+                "the machine was paused without its processes being frozen first, so forks of it could draw "
+                "equal random numbers: resume it first, or ask for a best-effort snapshot");
+    if (request->agent == NULL && !request->best_effort && !request->paused)
         return error_set(err, -EINVAL,
                 "the guest has no agent, so its processes cannot be frozen: ask for a best-effort snapshot "
                 "if forks may draw equal random numbers");
@@ -80,7 +84,7 @@ static int check(const struct capture_request *request, struct error *err)
         return error_set(err, -EBUSY,
                 "the VM is stopped by a failed disk request, which a snapshot would carry along: make room "
                 "in the store and continue the VM first");
-    if (result == 0 && status != VM_RUNNING)
+    if (result == 0 && status != (request->paused ? VM_PAUSED : VM_RUNNING))
         return error_set(err, -EBUSY, "the VM does not run: only a running VM can be snapshotted");
     return result;
 }
@@ -130,7 +134,8 @@ static int copy_rounds(
 static int freeze(struct capture *capture, struct error *err)
 {
     const struct capture_request *request = capture->request;
-    if (request->agent == NULL)
+    capture->result.figures.unique = request->paused && request->frozen;
+    if (request->agent == NULL || request->paused)
         return 0;
     tell(capture, "freezing");
     uint64_t start = now_ns();
@@ -205,6 +210,8 @@ static int stop(struct capture *capture, struct error *err)
     const struct capture_request *request = capture->request;
     tell(capture, "pausing");
     capture->stopped_ns = now_ns();
+    if (request->paused)
+        return 0;
     int result = vm_pause(request->vm, (unsigned)or_default(request->stop_timeout_ms, DEFAULT_STOP_MS), err);
     capture->stopped = result == 0;
     capture->result.figures.stop_ns = now_ns() - capture->stopped_ns;

@@ -30,11 +30,13 @@ struct capture_request {
     struct volume *memory;     // holds what the last committed snapshot composed
     struct volume_id disks[VM_DISKS_MAX];
     unsigned disk_count;
-    const char *name;  // of the DOC_MACHINE doc; NULL or "" = anonymous
-    const char *body;  // a JSON object whose members go into the doc's body; NULL = none
-    bool durable;      // answer only after the log is synced (ready); otherwise it is written (staged)
-    bool best_effort;  // go on when the guest does not freeze in time: forks may draw equal random bytes
-    bool leave_paused; // do not continue and thaw after success: the caller ends this VM now
+    const char *name; // of the DOC_MACHINE doc; NULL or "" = anonymous
+    const char *body; // a JSON object whose members go into the doc's body; NULL = none
+    bool durable;     // answer only after the log is synced (ready); otherwise it is written (staged)
+    bool best_effort; // go on when the guest does not freeze in time: forks may draw equal random bytes
+    bool paused;      // the VM is paused already and stays so; frozen: its user processes were frozen before
+    bool frozen;
+    bool leave_paused;          // do not continue and thaw after success: the caller ends this VM now
     unsigned freeze_timeout_ms; // 0 = 5 s
     unsigned stop_timeout_ms;   // 0 = 10 s
     unsigned max_rounds;        // 0 = 12

@@ -122,18 +122,29 @@ void http_reply_abort(struct http_request *request)
         http_pipe_break(request->out);
 }
 
+void http_reply_begin_events(struct http_request *request)
+{
+    if (is_begun(request))
+        return;
+    request->events = true;
+    http_reply_begin(request, 200, "text/event-stream", -1);
+}
+
 int http_reply_event(struct http_request *request, const char *event, json_t *data)
 {
-    if (!is_begun(request)) {
-        request->events = true;
-        http_reply_begin(request, 200, "text/event-stream", -1);
-    }
+    return http_reply_event_id(request, NULL, event, data);
+}
+
+int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data)
+{
+    http_reply_begin_events(request);
     char *text = json_dumps(data, JSON_COMPACT); // compact: no line breaks, so one data line
     json_decref(data);
     if (text == NULL)
         return -ENOMEM;
     char *block = NULL;
-    int size = asprintf(&block, "event: %s\ndata: %s\n\n", event, text);
+    int size = asprintf(&block, "%s%s%sevent: %s\ndata: %s\n\n",
+            id == NULL ? "" : "id: ", id == NULL ? "" : id, id == NULL ? "" : "\n", event, text);
     free(text);
     if (size < 0)
         return -ENOMEM;

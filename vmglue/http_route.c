@@ -65,7 +65,7 @@ int http_route_status(const char *kind, int code, char *ret_code, size_t code_ca
             {-ENOENT, 404, "%s.not_found", false},
             {-EEXIST, 409, "%s.conflict", false},
             {-EBUSY, 409, "%s.invalid_state", false},
-            {-ESHUTDOWN, 409, "%s.invalid_state", false},
+            {-ESHUTDOWN, 409, "%s.ended", false},
             {-EINVAL, 400, "validation.invalid", false},
             {-ENAMETOOLONG, 400, "validation.invalid", false},
             {-ERANGE, 400, "validation.invalid", false},

@@ -77,3 +77,6 @@ void http_reply_abort(struct http_request *request);
 // One server-sent event; begins the answer (200, text/event-stream) when there is none yet. Steals data.
 // Silence is filled with comment lines, so that a client that left is noticed.
 int http_reply_event(struct http_request *request, const char *event, json_t *data);
+void http_reply_begin_events(struct http_request *request); // the head alone, when there is none yet
+// With an id that a client sends back (Last-Event-ID) when it connects again; NULL = none.
+int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data);

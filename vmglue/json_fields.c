@@ -97,6 +97,23 @@ int json_fields_seconds(
     return 1;
 }
 
+int json_fields_limit_secs(
+        const json_t *object, const char *name, double maximum, uint64_t *ret_ms, struct error *err)
+{
+    const json_t *value = member(object, name);
+    if (value == NULL)
+        return 0;
+    if (!json_is_number(value))
+        return wrong_type(err, name, "a number of seconds", value);
+    double seconds = json_number_value(value);
+    if (!(seconds >= 0) || seconds > maximum)
+        return error_set(err, -EINVAL,
+                "field \"%s\" is %g; it must be from 0 (none) to %.0f seconds (a hundred years)", name,
+                seconds, maximum);
+    *ret_ms = (uint64_t)ceil(seconds * 1000);
+    return 1;
+}
+
 int json_fields_string_map(
         const json_t *object, const char *name, const json_t **ret_value, struct error *err)
 {

@@ -21,6 +21,9 @@ int json_fields_uint(const json_t *object, const char *name, uint64_t minimum, u
 // A whole or broken number, as seconds, into milliseconds (rounded up).
 int json_fields_seconds(
         const json_t *object, const char *name, double maximum, uint64_t *ret_ms, struct error *err);
+// The same where 0 is allowed and means "none".
+int json_fields_limit_secs(
+        const json_t *object, const char *name, double maximum, uint64_t *ret_ms, struct error *err);
 // An object whose values are all strings (labels, env).
 int json_fields_string_map(
         const json_t *object, const char *name, const json_t **ret_value, struct error *err);

@@ -230,6 +230,7 @@ static void exec_whole(struct http_request *request)
     if (call_begin(&call)) {
         int r = agent_exec_run(call.use.agent, &call.exec, &result, &err);
         if (r < 0) {
+            sandbox_agent_failed(&call.use, &err);
             http_reply_failure(request, "exec", &err);
         } else {
             json_t *json = result_json(&result);
@@ -288,6 +289,7 @@ static void exec_stream(struct http_request *request)
         if (r < 0) {
             bool retryable;
             char code[64];
+            sandbox_agent_failed(&call.use, &err);
             http_route_status("exec", err.code, code, sizeof code, &retryable);
             http_reply_event(request, "error",
                     json_pack("{s:s, s:s, s:s}", "code", code, "message", err.text, "request_id",

@@ -29,6 +29,12 @@ static bool begin(struct http_request *request, const char *const *known, struct
     return true;
 }
 
+static void reply_failure(struct http_request *request, const struct sandbox_agent *use, struct error *err)
+{
+    sandbox_agent_failed(use, err);
+    http_reply_failure(request, "file", err);
+}
+
 static const char *const path_only[] = {"path", NULL};
 
 struct read_context {
@@ -57,7 +63,7 @@ static void get_content(struct http_request *request)
     if (r < 0 && reader.begun)
         http_reply_abort(request); // the length was not told: the client sees a broken transfer
     else if (r < 0)
-        http_reply_failure(request, "file", &err);
+        reply_failure(request, &use, &err);
     else if (!reader.begun)
         http_reply_begin(request, 200, "application/octet-stream", 0);
     sandbox_agent_done(&use);
@@ -96,7 +102,7 @@ static void put_content(struct http_request *request)
         return;
     int r = agent_file_write(use.agent, path, mode, take_piece, request, &err);
     if (r < 0)
-        http_reply_failure(request, "file", &err);
+        reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
     sandbox_agent_done(&use);
@@ -111,7 +117,7 @@ static void delete_content(struct http_request *request)
     if (!begin(request, known, &use, &path))
         return;
     if (agent_file_remove(use.agent, path, recursive != NULL && strcmp(recursive, "1") == 0, &err) < 0)
-        http_reply_failure(request, "file", &err);
+        reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
     sandbox_agent_done(&use);
@@ -145,7 +151,7 @@ static void list_files(struct http_request *request)
     int r = agent_file_list(use.agent, path, add_entry, entries, &err);
     if (r < 0) {
         json_decref(entries);
-        http_reply_failure(request, "file", &err);
+        reply_failure(request, &use, &err);
     } else {
         http_reply_json(request, 200, json_pack("{s:s, s:o}", "path", path, "entries", entries));
     }
@@ -161,7 +167,7 @@ static void stat_file(struct http_request *request)
     if (!begin(request, path_only, &use, &path))
         return;
     if (agent_file_stat(use.agent, path, &stat, &err) < 0)
-        http_reply_failure(request, "file", &err);
+        reply_failure(request, &use, &err);
     else
         http_reply_json(request, 200, stat_json(path, &stat));
     sandbox_agent_done(&use);
@@ -175,7 +181,7 @@ static void make_folder(struct http_request *request)
     if (!begin(request, path_only, &use, &path))
         return;
     if (agent_file_mkdir(use.agent, path, &err) < 0)
-        http_reply_failure(request, "file", &err);
+        reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
     sandbox_agent_done(&use);

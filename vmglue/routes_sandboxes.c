@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/sandboxes: create, list, show, stop, start, snapshot, fork, rm.
+// /v1/sandboxes: create, list, show, stop, start, snapshot, fork, rm. The rest of their life: routes_life.c.
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
+#include "vmglue/route_life.h"
 #include "vmglue/sandbox.h"
 
 #include <errno.h>
@@ -42,34 +43,60 @@ static int take_size(const json_t *body, struct sandbox_create *create, struct e
     return r;
 }
 
-static int check_env(const json_t *env, struct error *err)
+static int take_disk(const json_t *item, size_t index, struct sandbox_create_disk *disk, struct error *err)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)env, key, value)
-    {
-        if (key[0] == '\0' || strchr(key, '=') != NULL)
-            return error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
-    }
-    return 0;
+    static const char *const known[] = {"volume", "size_gb", "read_only", "mount", NULL};
+    uint64_t gib = 0;
+    int r = json_fields_check(item, known, err);
+    if (r >= 0)
+        r = json_fields_string(item, "volume", &disk->volume, err);
+    if (r >= 0)
+        r = json_fields_uint(item, "size_gb", 1, 1 << 26, &gib, err);
+    if (r >= 0)
+        r = json_fields_bool(item, "read_only", &disk->read_only, err);
+    if (r >= 0)
+        r = json_fields_string(item, "mount", &disk->mount, err);
+    if (r >= 0 && (disk->volume == NULL) == (gib == 0))
+        r = error_set(err, -EINVAL,
+                "give either \"volume\" (it becomes a fork of it) or \"size_gb\" (it is empty)");
+    if (r >= 0 && disk->volume == NULL && disk->read_only)
+        r = error_set(err, -EINVAL, "an empty disk that is read_only is of no use");
+    if (r < 0)
+        error_prefix(err, "field \"disks\"[%zu]", index);
+    disk->size_bytes = gib << 30;
+    return r < 0 ? r : 0;
 }
 
-// labels and env, checked.
-static int take_maps(const json_t *body, const json_t **ret_labels, const json_t **ret_env, struct error *err)
+static int take_disks(const json_t *body, struct sandbox_create_disk disks[VM_DISKS_MAX],
+        struct sandbox_create *create, struct error *err)
 {
-    int r = json_fields_string_map(body, "labels", ret_labels, err);
-    if (r >= 0)
-        r = json_fields_string_map(body, "env", ret_env, err);
-    if (r >= 0 && *ret_env != NULL)
-        r = check_env(*ret_env, err);
-    return r;
+    const json_t *list = json_object_get(body, "disks"), *item;
+    size_t i;
+    if (list == NULL || json_is_null(list))
+        return 0;
+    if (!json_is_array(list) || json_array_size(list) >= VM_DISKS_MAX)
+        return error_set(err, -EINVAL,
+                "field \"disks\" must be a list of at most %d objects, such as "
+                "{\"size_gb\":1,\"mount\":\"/data\"}",
+                VM_DISKS_MAX - 1);
+    json_array_foreach(list, i, item)
+    {
+        int r = take_disk(item, i, &disks[i], err);
+        if (r < 0)
+            return r;
+        create->disk_count++;
+    }
+    create->disks = disks;
+    return 0;
 }
 
 static void create_sandbox(struct http_request *request)
 {
-    static const char *const known[] = {
-            "name", "from", "size", "cpus", "memory_mb", "disk_gb", "labels", "env", "network", NULL};
+    static const char *const known[] = {"name", "from", "size", "cpus", "memory_mb", "disk_gb", "labels",
+            "env", "network", "ttl_secs", "idle_secs", "persistent", "disks", NULL};
     struct sandbox_create create = {0};
+    struct sandbox_create_disk disks[VM_DISKS_MAX] = {0};
+    struct sandbox_change life = {0};
     struct error err;
     json_t *body, *json = NULL;
     int r = route_json_body(request, known, &body, &err);
@@ -82,7 +109,14 @@ static void create_sandbox(struct http_request *request)
     if (r >= 0)
         r = take_size(body, &create, &err);
     if (r >= 0)
-        r = take_maps(body, &create.labels, &create.env, &err);
+        r = route_life_maps(body, &create.labels, &create.env, &err);
+    if (r >= 0)
+        r = route_life_fields(body, &life, &err);
+    if (r >= 0)
+        r = take_disks(body, disks, &create, &err);
+    create.ttl_ms = life.ttl_ms;
+    create.idle_ms = life.idle_ms;
+    create.persistent = life.persistent;
     if (r >= 0 && create.from == NULL)
         create.from = "agent-base";
     if (r >= 0)
@@ -119,23 +153,6 @@ static void show_sandbox(struct http_request *request)
     json_t *json = NULL;
     struct error err;
     int r = sandbox_show(service_of(request)->sandboxes, http_request_param(request, "name"), &json, &err);
-    reply(request, r, 200, json, &err);
-}
-
-static void change_sandbox(struct http_request *request)
-{
-    static const char *const known[] = {"labels", NULL};
-    struct service *service = service_of(request);
-    const char *name = http_request_param(request, "name");
-    const json_t *labels = NULL;
-    json_t *body, *json = NULL;
-    struct error err;
-    int r = route_json_body(request, known, &body, &err);
-    if (r >= 0)
-        r = json_fields_string_map(body, "labels", &labels, &err);
-    if (r >= 0)
-        r = labels == NULL ? sandbox_show(service->sandboxes, name, &json, &err)
-                           : sandbox_set_labels(service->sandboxes, name, labels, &json, &err);
     reply(request, r, 200, json, &err);
 }
 
@@ -238,7 +255,7 @@ static void fork_sandbox(struct http_request *request)
     if (r >= 0)
         r = take_names(body, &fork, &err);
     if (r >= 0)
-        r = take_maps(body, &fork.labels, &fork.env, &err);
+        r = route_life_maps(body, &fork.labels, &fork.env, &err);
     if (r >= 0)
         r = json_fields_string(body, "snapshot", &fork.snapshot, &err);
     if (r >= 0)
@@ -253,7 +270,6 @@ const struct http_route routes_sandboxes[] = {
         {"POST", "/v1/sandboxes", 0, create_sandbox},
         {"GET", "/v1/sandboxes", 0, list_sandboxes},
         {"GET", "/v1/sandboxes/{name}", 0, show_sandbox},
-        {"PATCH", "/v1/sandboxes/{name}", 0, change_sandbox},
         {"DELETE", "/v1/sandboxes/{name}", 0, remove_sandbox},
         {"POST", "/v1/sandboxes/{name}/stop", 0, stop_sandbox},
         {"POST", "/v1/sandboxes/{name}/start", 0, start_sandbox},
@@ -265,4 +281,4 @@ const struct http_route routes_sandboxes[] = {
 // The first that fits is taken: transfers come before "/v1/volumes/{name}/{part}".
 const struct http_route *const routes_all[] = {routes_store, routes_archives, routes_maintenance,
         routes_transfers, routes_ranges, routes_volumes, routes_snapshots, routes_memory, routes_sandboxes,
-        routes_exec, routes_files, NULL};
+        routes_life, routes_events, routes_exec, routes_files, NULL};

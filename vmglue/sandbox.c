@@ -33,6 +33,13 @@ uint64_t sandbox_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+uint64_t sandbox_boot_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE])
 {
     uint64_t random = 0;
@@ -49,6 +56,7 @@ struct sandbox *sandbox_new(struct sandboxes *all, const struct sandbox_record *
     sandbox->all = all;
     sandbox->record = *record;
     sandbox->op = "being made";
+    sandbox->active_ns = sandbox_boot_ns();
     sandbox->references = 1;
     sandbox->nbd_listen_fd = -1;
     pthread_mutex_lock(&all->lock);
@@ -82,7 +90,13 @@ static void put_locked(struct sandbox *sandbox)
     while (*link != sandbox)
         link = &(*link)->next;
     *link = sandbox->next;
+    sandbox_free(sandbox);
+}
+
+void sandbox_free(struct sandbox *sandbox)
+{
     sandbox_record_free(&sandbox->record);
+    free(sandbox->console);
     free(sandbox);
 }
 
@@ -134,6 +148,7 @@ void sandbox_finish(struct sandbox *sandbox)
     struct sandboxes *all = sandbox->all;
     pthread_mutex_lock(&all->lock);
     sandbox->op = NULL;
+    sandbox->active_ns = sandbox_boot_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(sandbox);
     pthread_mutex_unlock(&all->lock);
@@ -144,6 +159,22 @@ static const char *shown_state(const struct sandbox *sandbox)
     bool stopping = sandbox->record.state == SANDBOX_RUNNING && sandbox->op != NULL &&
                     strcmp(sandbox->op, SANDBOX_BEING_STOPPED) == 0;
     return stopping ? "stopping" : sandbox_state_name(sandbox->record.state);
+}
+
+static json_t *disks_json(const struct sandbox *sandbox)
+{
+    json_t *disks = json_array();
+    for (unsigned i = 0; i < sandbox->record.more_count; i++) {
+        const struct sandbox_disk *disk = &sandbox->record.more[i];
+        struct volume_info info = {0};
+        store_volume_get(sandbox->all->store, disk->volume, &info);
+        json_array_append_new(disks, json_pack("{s:o, s:s?, s:I, s:b, s:s?}", "name",
+                                             json_sprintf("%s/disk%u", sandbox->record.name, i + 1), "from",
+                                             disk->from[0] == '\0' ? NULL : disk->from, "size_bytes",
+                                             (json_int_t)info.size_bytes, "read_only", (int)disk->read_only,
+                                             "mount", disk->mount[0] == '\0' ? NULL : disk->mount));
+    }
+    return disks;
 }
 
 static json_t *json_locked(struct sandbox *sandbox)
@@ -161,9 +192,15 @@ static json_t *json_locked(struct sandbox *sandbox)
         json_object_set_new(json, "labels", json_deep_copy(record->labels));
     else
         json_object_set_new(json, "labels", json_object());
-    json_object_set_new(json, "expires_at", json_null());
     if (record->defaults != NULL)
         json_object_set_new(json, "defaults", json_deep_copy(record->defaults));
+    sandbox_deadline_describe(sandbox, json);
+    if (record->parent_id[0] != '\0') {
+        json_object_set_new(json, "tree_id", json_string(record->tree));
+        json_object_set_new(json, "parent_id", json_string(record->parent_id));
+    }
+    if (record->more_count > 0)
+        json_object_set_new(json, "disks", disks_json(sandbox));
     if (record->reason[0] != '\0')
         json_object_set_new(json, "reason", json_string(record->reason));
     if (record->state == SANDBOX_STOPPED || record->state == SANDBOX_FAILED)
@@ -229,24 +266,6 @@ json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label
     return list;
 }
 
-int sandbox_set_labels(
-        struct sandboxes *all, const char *name, const json_t *labels, json_t **ret_json, struct error *err)
-{
-    struct sandbox *sandbox;
-    int r = sandbox_begin(all, name, "being changed", &sandbox, err);
-    if (r < 0)
-        return r;
-    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    json_decref(record.labels);
-    record.labels = json_deep_copy(labels);
-    r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
-    sandbox_record_free(&record);
-    if (r == 0)
-        *ret_json = sandbox_json(sandbox);
-    sandbox_finish(sandbox);
-    return r;
-}
-
 int sandbox_agent_use(
         struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
 {
@@ -257,6 +276,8 @@ int sandbox_agent_use(
         r = not_found(name, err);
     } else if (all->quiesced) {
         r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
+    } else if (sandbox->record.state == SANDBOX_PAUSED) {
+        r = sandbox_wrong_state(sandbox, "running", "ramet resume", err);
     } else if (sandbox->record.state != SANDBOX_RUNNING || sandbox->agent == NULL) {
         r = error_set(err, -EBUSY, "sandbox \"%s\" is %s%s; it must be running for this (`ramet start %s`)",
                 sandbox->record.name, sandbox_state_name(sandbox->record.state),
@@ -281,7 +302,31 @@ void sandbox_agent_done(struct sandbox_agent *use)
     pthread_mutex_lock(&all->lock);
     use->sandbox->agent_users--;
     use->sandbox->used_ns = sandbox_now_ns();
+    use->sandbox->active_ns = sandbox_boot_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(use->sandbox);
     pthread_mutex_unlock(&all->lock);
+}
+
+void sandbox_set_end(struct sandbox *sandbox, const char *reason)
+{
+    pthread_mutex_lock(&sandbox->all->lock);
+    snprintf(sandbox->end_reason, sizeof sandbox->end_reason, "%s", reason);
+    pthread_mutex_unlock(&sandbox->all->lock);
+}
+
+void sandbox_agent_failed(const struct sandbox_agent *use, struct error *err)
+{
+    struct sandbox *sandbox = use->sandbox;
+    if (err->code != -EPIPE)
+        return;
+    pthread_mutex_lock(&sandbox->all->lock);
+    if (sandbox->end_reason[0] != '\0')
+        error_set(err, -ESHUTDOWN, "sandbox \"%s\" ended under this call: %s", sandbox->record.name,
+                sandbox->end_reason);
+    else if (sandbox->all->quiesced)
+        error_set(err, -EPIPE,
+                "the daemon is ending; the sandbox and what was begun in it go on, the rest of the output is "
+                "lost");
+    pthread_mutex_unlock(&sandbox->all->lock);
 }

@@ -7,8 +7,10 @@
 // - creating: never handed out yet; a restart removes it
 // - starting: a restart puts it back to stopped
 // - running: a restart adopts the VMM (it shows as "stopping" while it is being stopped)
+// - paused: its vCPUs stand still in place; a restart adopts it and leaves it so
 // - stopped: with its memory ("machine" set), or with its disk alone
 // - failed: the VMM ended by itself, reason says why; start boots it from its disk
+// - removing: a restart completes it
 //
 // Threads: any that is not a loop; calls wait. One change of a sandbox at a time: others wait for it.
 // Names in calls are a sandbox's name or id. Errors: -ENOENT, -EBUSY (wrong state, with what to do), -EEXIST,
@@ -32,6 +34,7 @@ struct sandbox_config {
     const char *vmm_path;    // NULL = qemu-system-x86_64
     enum vm_accel accel;
     struct sandbox_memory_config memory;
+    uint64_t keep_stopped_ms; // stopped and failed ones that are not persistent are removed then; 0 = never
     void (*log)(void *context, const char *message);
     void *context;
 };
@@ -54,15 +57,50 @@ struct sandbox_create {
     uint64_t disk_bytes;        // 0 = as large as what it comes from
     const json_t *network;      // a policy (network_policy.h); NULL = the snapshot's, or "full"
     const json_t *labels, *env; // objects of strings or NULL
+    uint64_t ttl_ms, idle_ms;   // 0 = none
+    bool persistent;
+    const struct sandbox_create_disk *disks; // beside the root disk
+    unsigned disk_count;
 };
+struct sandbox_create_disk {
+    const char *volume;  // a volume or disk snapshot of which it becomes a fork; NULL = empty
+    uint64_t size_bytes; // of an empty one
+    bool read_only;
+    const char *mount; // NULL = nowhere
+};
+enum { SANDBOX_LIFE_MAX_SECS = 100 * 366 * 86400u };
 // The answers of these are the API's Sandbox objects, new references.
 int sandbox_create(
         struct sandboxes *all, const struct sandbox_create *create, json_t **ret_json, struct error *err);
 int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err);
 // state: NULL = any. label: NULL or "key=value".
 json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label);
-int sandbox_set_labels(
-        struct sandboxes *all, const char *name, const json_t *labels, json_t **ret_json, struct error *err);
+// What is NULL or false in it stays as it is.
+struct sandbox_change {
+    const char *name;
+    const json_t *labels, *env; // replace what is there
+    bool set_ttl, set_idle, set_persistent;
+    uint64_t ttl_ms, idle_ms; // 0 = none; ttl counts from this change
+    bool persistent;
+};
+int sandbox_change(struct sandboxes *all, const char *name, const struct sandbox_change *change,
+        json_t **ret_json, struct error *err);
+// vCPUs stop in place, at an instant when user processes are frozen; exec and others answer -EBUSY until
+// resume.
+int sandbox_pause(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err);
+int sandbox_resume_paused(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err);
+// Disks and memory become the snapshot's; name, id, labels and policies stay. One that runs or is paused runs
+// afterwards, one that is stopped stays so. A failure leaves it as it was.
+int sandbox_restore(
+        struct sandboxes *all, const char *name, const char *snapshot, json_t **ret_json, struct error *err);
+struct sandbox_promote {
+    bool keep_siblings;
+    const char *tree; // must be the sandbox's; NULL = it is
+    const char *name; // what it is called afterwards; its parent's name: the two swap. NULL = as before
+};
+// {"winner":Sandbox,"tree_id","deleted":[...],"failures":{id:sentence}}
+int sandbox_promote(struct sandboxes *all, const char *name, const struct sandbox_promote *promote,
+        json_t **ret_json, struct error *err);
 // memory true: the machine goes on where it was at the next start. false: the file systems are synced and
 // frozen first; when the guest does not confirm, nothing is done unless force is set.
 int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
@@ -101,3 +139,12 @@ struct sandbox_agent {
 int sandbox_agent_use(
         struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err);
 void sandbox_agent_done(struct sandbox_agent *use);
+// A call into the guest failed: when that is because the sandbox was stopped, paused, removed or the daemon
+// ends, the error becomes that (-ESHUTDOWN). To be called before sandbox_agent_done.
+void sandbox_agent_failed(const struct sandbox_agent *use, struct error *err);
+
+// The last bytes that the guest wrote to its console, at most `limit`; also of one that has ended under this
+// daemon. *ret_text is malloc'ed and zero-terminated.
+int sandbox_console(struct sandboxes *all, const char *name, size_t limit, char **ret_text, size_t *ret_size,
+        struct error *err);
+struct sandbox_events *sandbox_events_of(struct sandboxes *all);

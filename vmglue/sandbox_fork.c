@@ -4,7 +4,9 @@
 // A fork is one record in the log: the machine snapshot, and every child's volumes and doc over its bases.
 // The source goes on when that record is written; the children are started afterwards, side by side, each in
 // a state ("creating") that a restart of the daemon removes, since nobody was told of them yet.
+#include "vmglue/sandbox_capture.h"
 #include "vmglue/sandbox_origin.h"
+#include "vmglue/sandbox_steps.h"
 
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
@@ -18,36 +20,6 @@
 
 enum { STARTERS_MAX = 4 };
 
-char *sandbox_capture_body(struct sandbox *sandbox, const json_t *labels, const char *inner)
-{
-    const struct sandbox_record *record = &sandbox->record;
-    json_t *body = json_pack("{s:s, s:s, s:i, s:i, s:O}", "parent", record->name, "parent_id", record->id,
-            "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network", record->network);
-    if (body != NULL && labels != NULL)
-        json_object_set_new(body, "labels", json_deep_copy(labels));
-    if (body != NULL && record->defaults != NULL)
-        json_object_set(body, "defaults", record->defaults);
-    if (body != NULL && inner != NULL)
-        json_object_set_new(body, "inner", json_string(inner));
-    char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
-    json_decref(body);
-    return text;
-}
-
-void sandbox_capture_request(struct sandbox *sandbox, const char *body, struct capture_request *ret_request)
-{
-    *ret_request = (struct capture_request){
-            .store = sandbox->all->store,
-            .vm = sandbox->vm,
-            .agent = sandbox->agent,
-            .dirty = sandbox->dirty,
-            .memory = sandbox->memory,
-            .disks = {sandbox->record.disk},
-            .disk_count = 1,
-            .body = body,
-    };
-}
-
 // The snapshot is whole, but its source did not go on as it should.
 static void note_trouble(struct sandbox *sandbox, const struct capture_result *result)
 {
@@ -60,19 +32,27 @@ static void note_trouble(struct sandbox *sandbox, const struct capture_result *r
     sandbox_record_free(&record);
 }
 
+// Running, or paused: then nothing of it has to be stopped.
+static int check_source(struct sandbox *sandbox, struct error *err)
+{
+    if (sandbox->record.state == SANDBOX_PAUSED && sandbox->vm != NULL && sandbox->memory != NULL)
+        return 0;
+    return sandbox_check_running(sandbox, err);
+}
+
 int sandbox_snapshot(struct sandboxes *all, const char *name, const struct sandbox_snapshot *snapshot,
         json_t **ret_json, struct error *err)
 {
     struct service *service = all->config.service;
     char made[NAMES_MAX + 1];
     const char *snapshot_name = snapshot->name;
-    struct capture_request request;
+    struct sandbox_capture capture;
     struct capture_result result;
     struct sandbox *sandbox;
     int r = sandbox_begin(all, name, "being snapshotted", &sandbox, err);
     if (r < 0)
         return r;
-    r = sandbox_check_running(sandbox, err);
+    r = check_source(sandbox, err);
     if (r < 0)
         goto out;
     if (snapshot_name != NULL) {
@@ -83,14 +63,17 @@ int sandbox_snapshot(struct sandboxes *all, const char *name, const struct sandb
     }
     if (r < 0)
         goto out;
-    char *body = sandbox_capture_body(sandbox, snapshot->labels, NULL);
-    sandbox_capture_request(sandbox, body, &request);
-    request.name = snapshot_name;
-    request.durable = snapshot->wait;
-    request.best_effort = snapshot->best_effort;
-    r = capture_machine(&request, &result, err);
-    free(body);
+    r = sandbox_capture_begin(sandbox, snapshot->labels, NULL, &capture, err);
     if (r == 0) {
+        capture.request.name = snapshot_name;
+        capture.request.durable = snapshot->wait;
+        capture.request.best_effort = snapshot->best_effort;
+        r = sandbox_capture_run(&capture, &result, err);
+        sandbox_capture_end(&capture);
+    }
+    if (r == 0) {
+        sandbox_step(sandbox, STEP_SNAPSHOT_TAKEN);
+        sandbox_tell(sandbox, "snapshot", json_pack("{s:s}", "snapshot", snapshot_name));
         note_trouble(sandbox, &result);
         if (!snapshot->wait)
             snapshot_state_written(service->snapshots, result.ids.machine);
@@ -149,6 +132,9 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     record->memory_mb = source->memory_mb;
     record->network = json_incref(source->network);
     record->defaults = json_incref(source->defaults);
+    record->ttl_ms = source->ttl_ms;
+    record->idle_ms = source->idle_ms;
+    snprintf(record->parent_id, sizeof record->parent_id, "%s", source->id);
     record->created_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     record->labels = json_deep_copy(work->fork->labels != NULL ? work->fork->labels : source->labels);
     record->env = source->env == NULL ? json_object() : json_deep_copy(source->env);
@@ -161,7 +147,9 @@ static int extend_fork(void *context, struct txn *txn, const struct capture_ids 
 {
     struct fork_work *work = context;
     struct sandbox_origin origin = {.disk = ids->disks[0], .memory = ids->memory};
+    sandbox_origin_take_more(&origin, &work->source->record, ids->disks + 1);
     for (unsigned i = 0; i < work->fork->count; i++) {
+        snprintf(work->records[i].tree, sizeof work->records[i].tree, "tree_%" PRIu64, ids->machine.value);
         sandbox_origin_volumes(txn, &origin, 0, &work->records[i]);
         int r = sandbox_record_put(txn, &work->records[i], err);
         if (r < 0)
@@ -213,15 +201,17 @@ static int run_children(struct fork_work *work, struct error *err)
 
 static int capture_source(struct fork_work *work, struct capture_result *ret_result, struct error *err)
 {
-    struct capture_request request;
-    char *body = sandbox_capture_body(work->source, NULL, work->fork->snapshot == NULL ? "fork" : NULL);
-    sandbox_capture_request(work->source, body, &request);
-    request.name = work->fork->snapshot;
-    request.best_effort = work->fork->best_effort;
-    request.extend = extend_fork;
-    request.context = work;
-    int r = capture_machine(&request, ret_result, err);
-    free(body);
+    struct sandbox_capture capture;
+    int r = sandbox_capture_begin(
+            work->source, NULL, work->fork->snapshot == NULL ? "fork" : NULL, &capture, err);
+    if (r < 0)
+        return r;
+    capture.request.name = work->fork->snapshot;
+    capture.request.best_effort = work->fork->best_effort;
+    capture.extend = extend_fork;
+    capture.context = work;
+    r = sandbox_capture_run(&capture, ret_result, err);
+    sandbox_capture_end(&capture);
     return r;
 }
 
@@ -264,12 +254,18 @@ static int fork_source(struct fork_work *work, json_t **ret_json, struct error *
             sandbox_record_free(&work->records[i]);
         return r;
     }
+    sandbox_step(work->source, STEP_FORK_CAPTURED);
     note_trouble(work->source, &result);
     for (unsigned i = 0; i < work->fork->count; i++)
         work->children[i] = sandbox_new(work->all, &work->records[i]);
     r = sandbox_origin_load(work->all, result.ids.machine, &work->origin, err);
     if (r == 0)
         r = run_children(work, err);
+    if (r == 0) {
+        sandbox_tell(work->source, "forked",
+                json_pack("{s:s, s:i}", "tree_id", work->records[0].tree, "count", (int)work->fork->count));
+        sandbox_step(work->source, STEP_FORK_RUNNING);
+    }
     json_t *snapshot = finish_snapshot(work, &result);
     if (r == 0)
         *ret_json = fork_json(work, &result, snapshot);
@@ -298,7 +294,7 @@ int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_f
     if (r < 0)
         goto out_free;
     bool keeps = false;
-    r = sandbox_check_running(work->source, err);
+    r = check_source(work->source, err);
     if (r == 0)
         r = sandbox_memory_check(all, fork->count, work->source->record.memory_mb, err);
     if (r == 0 && fork->snapshot != NULL) {

@@ -10,6 +10,7 @@
 #include "vmglue/nbd_server.h"
 #include "snapshot/txn.h"
 #include "vmglue/sandbox.h"
+#include "vmglue/sandbox_events.h"
 #include "vmglue/sandbox_moment.h"
 
 #include <pthread.h>
@@ -58,6 +59,8 @@ struct sandbox_record {
     struct doc_id machine; // what it resumes from when stopped with memory; 0 = boots from its disk
 };
 
+struct sandbox_origin;
+
 struct sandbox {
     struct sandboxes *all;
     struct sandbox *next; // (lock)
@@ -69,6 +72,11 @@ struct sandbox {
     unsigned agent_users; // (lock)
     uint64_t used_ns;     // (lock) CLOCK_MONOTONIC: when it was started or somebody last worked in the guest
     struct agent *agent;  // (lock to read, op to change)
+    uint64_t active_ns;   // (lock) when the last call into the guest or change ended, CLOCK_BOOTTIME
+    bool expiring;        // (lock) a thread is about to act on a deadline
+    uint64_t retry_ns;    // (lock) not before, after one that failed; CLOCK_BOOTTIME
+    char end_reason[160]; // (lock)
+    char *console;        // (lock) the end of what an ended VMM's guest had said; malloc'ed or NULL
     // (op) what runs for it:
     struct vm *vm;
     unsigned vm_generation;      // (lock) events of earlier VMMs are ignored
@@ -81,7 +89,7 @@ struct sandbox {
     struct memory_probe *probe; // (lock) reads what it uses
     int nbd_listen_fd;          // -1 = none
     struct nbd_server *nbd;
-    struct nbd_export disk_export;
+    struct nbd_export disk_exports[VM_DISKS_MAX];
     struct volume *memory;
 };
 
@@ -97,6 +105,10 @@ struct sandboxes {
     bool quiesced;                                                // (lock)
     bool memory_short;                                            // (lock) the host is
     uint64_t host_available_bytes, low_bytes, stopped_for_memory; // (lock)
+    struct sandbox_events *events;
+    pthread_mutex_t promote_lock; // before any sandbox's op; one promotion at a time
+    pthread_t deadline_thread;
+    bool deadline_runs;
 };
 
 // A VMM runs for it.
@@ -108,14 +120,18 @@ static inline bool sandbox_is_live(const struct sandbox *sandbox)
 __attribute__((format(printf, 2, 3))) void sandbox_log(struct sandboxes *all, const char *format, ...);
 const char *sandbox_state_name(enum sandbox_state state);
 uint64_t sandbox_now_ns(void);
+uint64_t sandbox_boot_ns(void); // CLOCK_BOOTTIME
 
 // ---- sandbox.c: the table ----
+// Why calls into the guest are about to end: what sandbox_agent_failed tells them.
+void sandbox_set_end(struct sandbox *sandbox, const char *reason);
 struct sandbox *sandbox_new(
         struct sandboxes *all, const struct sandbox_record *record); // takes labels and env over; in op
 // Finds and takes the operation; `op` is for others' errors ("being stopped"). Waits for another one to end.
 int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struct sandbox **ret_sandbox,
         struct error *err);
 void sandbox_finish(struct sandbox *sandbox);  // ends the operation; frees it when it was removed
+void sandbox_free(struct sandbox *sandbox);    // out of the list already
 void sandbox_put(struct sandbox *sandbox);     // lets go of a pointer taken with the lock held
 json_t *sandbox_json(struct sandbox *sandbox); // takes the lock
 void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE]);
@@ -123,6 +139,9 @@ void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE]);
 // ---- sandbox_record.c: the doc ----
 // Puts the record into a transaction; the doc's id is stored in record->doc when it is new.
 int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct error *err);
+// A new state, and the moment of it where something counts from there.
+void sandbox_record_enter(struct sandbox_record *record, enum sandbox_state state);
+void sandbox_record_delete_volumes(struct txn *txn, const struct sandbox_record *record);
 // Commits the record alone with a new state, and makes it the sandbox's.
 int sandbox_record_commit(
         struct sandbox *sandbox, const struct sandbox_record *record, unsigned flags, struct error *err);
@@ -141,6 +160,8 @@ void sandbox_record_set(
 // its identity.
 int sandbox_vm_start(struct sandbox *sandbox, const void *state, size_t state_bytes, const char *compat,
         struct error *err);
+// Whether what the origin holds can run here, before anything is touched: compat.h.
+int sandbox_vm_check(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err);
 int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err); // -ESRCH: the VMM is gone
 int sandbox_vm_serve(
         struct sandbox *sandbox, struct error *err); // NBD, from the keeper's socket when there is one
@@ -160,16 +181,42 @@ int sandbox_set_running(
 void sandbox_set_state(
         struct sandbox *sandbox, enum sandbox_state state, const char *reason); // logs a failure
 int sandbox_check_running(struct sandbox *sandbox, struct error *err);
+// -EBUSY: what it is, what it must be, and the command that changes that (NULL = none does).
+int sandbox_wrong_state(struct sandbox *sandbox, const char *wanted, const char *remedy, struct error *err);
+int sandbox_remove_begun(struct sandbox *sandbox, struct error *err);
+// A stopped one with memory goes on; on failure it is stopped as before.
+int sandbox_resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err);
+// Fresh volumes over the origin's bases, state "starting"; the old volumes go. record.machine stays what a
+// start that fails goes back to.
+int sandbox_resume_begin(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err);
+// Running, and record.machine is used up: both in one record.
+int sandbox_resume_end(struct sandbox *sandbox, uint64_t started_ns, const char *mode, struct error *err);
 
-// The stop that sandbox_stop does; `reason` goes into the record.
-int sandbox_stop_in_op(
-        struct sandbox *sandbox, bool memory, bool force, const char *reason, struct error *err);
+// ---- sandbox_pause.c ----
+int sandbox_resume_begun(struct sandbox *sandbox, struct error *err); // of a paused one
 
-// ---- sandbox_fork.c ----
-// The members of a machine snapshot's doc that are ours; malloc'ed JSON. inner: "stop", "fork" or NULL = the
-// user's.
-char *sandbox_capture_body(struct sandbox *sandbox, const json_t *labels, const char *inner);
-void sandbox_capture_request(struct sandbox *sandbox, const char *body, struct capture_request *ret_request);
+// ---- sandbox_stop.c ----
+struct sandbox_stop_how {
+    bool memory, force;
+    const char *reason; // shown afterwards; "" = somebody asked for it
+};
+int sandbox_stop_begun(struct sandbox *sandbox, const struct sandbox_stop_how *how, struct error *err);
+// Memory and disks are kept as record.machine and the record says stopped; the VMM still is there, stopped.
+int sandbox_stop_keep(struct sandbox *sandbox, const struct sandbox_stop_how *how, struct error *err);
+
+// ---- sandbox_tell.c: events and the console ----
+// An event of the sandbox; data (may be NULL) is stolen.
+void sandbox_tell(struct sandbox *sandbox, const char *type, json_t *data);
+// What changed from one record to the next, as events.
+void sandbox_tell_change(
+        struct sandbox *sandbox, const struct sandbox_record *before, const struct sandbox_record *after);
+void sandbox_console_keep(struct sandbox *sandbox); // before the folder goes
+
+// ---- sandbox_deadline.c: ttl, idle, retention ----
+int sandbox_deadline_start(struct sandboxes *all, struct error *err);
+void sandbox_deadline_stop(struct sandboxes *all); // after quiesce
+// ttl_secs, idle_secs, persistent, expires_at. Lock held.
+void sandbox_deadline_describe(const struct sandbox *sandbox, json_t *json);
 
 // ---- what a VMM is given before it is started, each in a file of its own. All (op) ----
 // prepare: fills its part of the VMM's configuration with what stays valid until the matching release, which

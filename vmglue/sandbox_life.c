@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// create, start, stop, rm. Each writes what it is about to do before it does it, and what came of it
+// create, start, rm. Each writes what it is about to do before it does it, and what came of it
 // afterwards; what a death of the daemon between the two leaves behind is sorted out by sandbox_recover.c.
 #include "vmglue/disk_table.h"
+#include "vmglue/sandbox_disks.h"
 #include "vmglue/sandbox_origin.h"
+#include "vmglue/sandbox_steps.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEFAULT_CPUS = 1, DEFAULT_MEMORY_MB = 512, SYNC_TIMEOUT_MS = 60000, PAUSE_TIMEOUT_MS = 10000 };
+enum { DEFAULT_CPUS = 1, DEFAULT_MEMORY_MB = 512 };
 
 static uint64_t wall_ns(void)
 {
@@ -38,6 +40,12 @@ static int check_shape(const struct sandbox_create *create, const struct sandbox
                 "snapshot \"%s\" is of a machine with %u MiB of memory and cannot go on with %u; "
                 "leave memory_mb out, or boot a new machine from its disk",
                 create->from, origin->memory_mb, record->memory_mb);
+    if (resumes && create->disk_count > 0)
+        return error_set(err, -EINVAL,
+                "snapshot \"%s\" is of a machine that has its disks; leave the field \"disks\" out, or boot "
+                "a new "
+                "machine from its disk",
+                create->from);
     if (create->disk_bytes != 0 && create->disk_bytes < origin->disk_bytes)
         return error_set(err, -EINVAL, "\"%s\" has a disk of %" PRIu64 " bytes; it cannot shrink to %" PRIu64,
                 create->from, origin->disk_bytes, create->disk_bytes);
@@ -54,8 +62,7 @@ static int delete_record(struct sandbox *sandbox, struct error *err)
     struct sandboxes *all = sandbox->all;
     struct txn *txn = txn_begin(all->store);
     txn_doc_delete(txn, sandbox->record.doc);
-    txn_volume_delete(txn, sandbox->record.disk);
-    txn_volume_delete(txn, sandbox->record.memory);
+    sandbox_record_delete_volumes(txn, &sandbox->record);
     if (sandbox->record.machine.value != 0)
         txn_doc_delete(txn, sandbox->record.machine);
     int r = txn_commit_wait(txn, TXN_DURABLE | TXN_RESERVE, err);
@@ -63,6 +70,7 @@ static int delete_record(struct sandbox *sandbox, struct error *err)
         return r;
     pthread_mutex_lock(&all->lock);
     sandbox->removed = true;
+    sandbox_tell(sandbox, "removed", NULL);
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
     return 0;
@@ -87,7 +95,7 @@ int sandbox_set_running(
         struct sandbox *sandbox, uint64_t started_ns, const char *mode, unsigned flags, struct error *err)
 {
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    record.state = SANDBOX_RUNNING;
+    sandbox_record_enter(&record, SANDBOX_RUNNING);
     record.reason[0] = '\0';
     record.ready_ms = (sandbox_now_ns() - started_ns + 500000) / 1000000;
     snprintf(record.start_mode, sizeof record.start_mode, "%s", mode);
@@ -102,7 +110,9 @@ static int begin_create(struct sandboxes *all, const struct sandbox_create *crea
 {
     struct txn *txn = txn_begin(all->store);
     sandbox_origin_volumes(txn, origin, create->disk_bytes, record);
-    int r = sandbox_record_put(txn, record, err);
+    int r = origin->memory.value != 0 ? 0 : sandbox_disks_create(all, txn, create, record, err);
+    if (r == 0)
+        r = sandbox_record_put(txn, record, err);
     if (r < 0) {
         txn_abort(txn);
         return r;
@@ -129,6 +139,7 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
         return r;
     }
     struct sandbox *sandbox = sandbox_new(all, record);
+    sandbox_step(sandbox, STEP_CREATE_RECORDED);
     r = sandbox_vm_start(sandbox, origin->state, origin->state_bytes, origin->compat, err);
     if (r == 0)
         r = sandbox_set_running(
@@ -139,6 +150,8 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
         *ret_json = sandbox_json(sandbox);
     if (r == 0 && notice[0] != '\0')
         json_object_set_new(*ret_json, "notice", json_string(notice));
+    if (r == 0)
+        sandbox_step(sandbox, STEP_CREATE_RUNNING);
     sandbox_finish(sandbox);
     return r;
 }
@@ -173,6 +186,9 @@ int sandbox_create(
             record.env = json_deep_copy(create->env);
         else if (create->env != NULL)
             json_object_update(record.env, (json_t *)create->env);
+        record.ttl_ms = create->ttl_ms;
+        record.idle_ms = create->idle_ms;
+        record.persistent = create->persistent;
         r = run_create(all, create, &origin, &record, ret_json, err);
         sandbox_origin_free(&origin);
     }
@@ -180,142 +196,37 @@ int sandbox_create(
     return r;
 }
 
-static int wrong_state(struct sandbox *sandbox, const char *wanted, const char *remedy, struct error *err)
+int sandbox_wrong_state(struct sandbox *sandbox, const char *wanted, const char *remedy, struct error *err)
 {
-    return error_set(err, -EBUSY, "sandbox \"%s\" is %s, not %s%s%s%s", sandbox->record.name,
-            sandbox_state_name(sandbox->record.state), wanted, remedy[0] == '\0' ? "" : "; `", remedy,
-            remedy[0] == '\0' ? "" : "` changes that");
+    return error_set(err, -EBUSY, "sandbox \"%s\" is %s, not %s%s%s%s%s%s", sandbox->record.name,
+            sandbox_state_name(sandbox->record.state), wanted, remedy == NULL ? "" : "; `",
+            remedy == NULL ? "" : remedy, remedy == NULL ? "" : " ",
+            remedy == NULL ? "" : sandbox->record.name, remedy == NULL ? "" : "` changes that");
 }
 
 int sandbox_check_running(struct sandbox *sandbox, struct error *err)
 {
-    char remedy[64];
-    snprintf(remedy, sizeof remedy, "ramet start %s", sandbox->record.name);
+    if (sandbox->record.state == SANDBOX_PAUSED)
+        return sandbox_wrong_state(sandbox, "running", "ramet resume", err);
     if (sandbox->record.state != SANDBOX_RUNNING || sandbox->vm == NULL)
-        return wrong_state(sandbox, "running", remedy, err);
+        return sandbox_wrong_state(sandbox, "running", "ramet start", err);
     return sandbox_vm_reach(sandbox, err);
-}
-
-// ---- stop ----
-
-static int extend_stop(void *context, struct txn *txn, const struct capture_ids *ids, struct error *err)
-{
-    struct sandbox_record *record = context;
-    record->state = SANDBOX_STOPPED;
-    record->machine = ids->machine;
-    record->mapped = (struct base_id){0}; // the machine doc keeps what a start needs
-    return sandbox_record_put(txn, record, err);
-}
-
-// The machine's state and "stopped" are one record in the log: whatever happens then, the sandbox goes on
-// from there.
-static int stop_with_memory(struct sandbox *sandbox, struct sandbox_record *record, struct error *err)
-{
-    struct capture_request request;
-    struct capture_result result;
-    char *body = sandbox_capture_body(sandbox, NULL, "stop");
-    sandbox_capture_request(sandbox, body, &request);
-    request.leave_paused = true;
-    request.extend = extend_stop;
-    request.context = record;
-    int r = body == NULL ? error_set(err, -ENOMEM, "no memory") : capture_machine(&request, &result, err);
-    free(body);
-    return r; // written; the caller syncs when the VMM is gone
-}
-
-// What was done to stop the guest is undone: it goes on as if nobody had asked.
-static void let_go_on(struct sandbox *sandbox)
-{
-    struct error err;
-    if (vm_continue(sandbox->vm, &err) < 0)
-        sandbox_log(sandbox->all, "sandbox %s: it cannot be continued: %s", sandbox->record.name, err.text);
-    if (sandbox->agent != NULL && agent_thaw(sandbox->agent, &err) < 0)
-        sandbox_log(
-                sandbox->all, "sandbox %s: its file systems stay frozen: %s", sandbox->record.name, err.text);
-}
-
-static int quieten(struct sandbox *sandbox, bool force, struct error *err)
-{
-    int r = sandbox->agent == NULL ? error_set(err, -EPIPE, "its agent does not answer")
-                                   : agent_sync(sandbox->agent, true, SYNC_TIMEOUT_MS, err);
-    if (r < 0 && !force) {
-        error_prefix(err, "the guest did not confirm that its file systems are clean, so it was not stopped "
-                          "(force stops "
-                          "it as a power cut would)");
-        return r;
-    }
-    r = vm_pause(sandbox->vm, PAUSE_TIMEOUT_MS, err);
-    return force ? 0 : r;
-}
-
-static int stop_disk_only(
-        struct sandbox *sandbox, struct sandbox_record *record, bool force, struct error *err)
-{
-    int r = quieten(sandbox, force, err);
-    if (r == 0 && (r = store_flush(sandbox->all->store)) < 0)
-        error_set(err, r, "the store cannot sync its log: %s", strerror(-r));
-    if (r == 0) {
-        record->state = SANDBOX_STOPPED;
-        record->machine = (struct doc_id){0};
-        record->mapped = (struct base_id){0};
-        r = sandbox_record_commit(sandbox, record, TXN_DURABLE, err);
-    }
-    if (r < 0)
-        let_go_on(sandbox);
-    return r;
-}
-
-int sandbox_stop_in_op(
-        struct sandbox *sandbox, bool memory, bool force, const char *reason, struct error *err)
-{
-    int r;
-    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    snprintf(record.reason, sizeof record.reason, "%.250s", reason);
-    if (record.state == SANDBOX_STOPPED)
-        r = 0; // it is as asked for
-    else if ((r = sandbox_check_running(sandbox, err)) == 0 || (!memory && force && sandbox->vm != NULL))
-        r = memory ? stop_with_memory(sandbox, &record, err) : stop_disk_only(sandbox, &record, force, err);
-    if (r == 0) {
-        sandbox_record_set(sandbox, &record);
-        if (sandbox->vm != NULL)
-            sandbox_vm_end(sandbox);
-        r = store_flush(sandbox->all->store);
-        if (r < 0)
-            error_set(err, r, "sandbox \"%s\" is stopped and kept, but the store cannot sync its log: %s",
-                    record.name, strerror(-r));
-    }
-    sandbox_record_free(&record);
-    return r;
-}
-
-int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool force, json_t **ret_json,
-        struct error *err)
-{
-    struct sandbox *sandbox;
-    int r = sandbox_begin(all, name, SANDBOX_BEING_STOPPED, &sandbox, err);
-    if (r < 0)
-        return r;
-    r = sandbox_stop_in_op(sandbox, memory, force, "", err);
-    if (r == 0)
-        *ret_json = sandbox_json(sandbox);
-    sandbox_finish(sandbox);
-    return r;
 }
 
 // ---- start ----
 
-// Fresh volumes over the machine snapshot's bases, so that a start that fails half-way can be tried again
-// from the same point; the old ones go.
-static int begin_resume(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err)
+int sandbox_resume_begin(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err)
 {
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    struct volume_id old_disk = record.disk, old_memory = record.memory;
     struct txn *txn = txn_begin(sandbox->all->store);
+    sandbox_origin_shape(origin, &record);
     sandbox_origin_volumes(txn, origin, 0, &record);
     record.state = SANDBOX_STARTING;
     int r = sandbox_record_put(txn, &record, err);
-    txn_volume_delete(txn, old_disk);
-    txn_volume_delete(txn, old_memory);
+    txn_volume_delete(txn, sandbox->record.disk);
+    txn_volume_delete(txn, sandbox->record.memory);
+    for (unsigned i = 0; origin->memory.value != 0 && i < sandbox->record.more_count; i++)
+        txn_volume_delete(txn, sandbox->record.more[i].volume);
     if (r < 0)
         txn_abort(txn);
     else
@@ -326,17 +237,17 @@ static int begin_resume(struct sandbox *sandbox, const struct sandbox_origin *or
     return r;
 }
 
-// Running, and the machine snapshot it came from is used up: both in one record.
-static int end_resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
+int sandbox_resume_end(struct sandbox *sandbox, uint64_t started_ns, const char *mode, struct error *err)
 {
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
     struct txn *txn = txn_begin(sandbox->all->store);
-    txn_doc_delete(txn, record.machine);
+    if (record.machine.value != 0)
+        txn_doc_delete(txn, record.machine);
     record.machine = (struct doc_id){0};
-    record.state = SANDBOX_RUNNING;
+    sandbox_record_enter(&record, SANDBOX_RUNNING);
     record.reason[0] = '\0';
     record.ready_ms = (sandbox_now_ns() - started_ns + 500000) / 1000000;
-    snprintf(record.start_mode, sizeof record.start_mode, "resume");
+    snprintf(record.start_mode, sizeof record.start_mode, "%s", mode);
     int r = sandbox_record_put(txn, &record, err);
     if (r < 0)
         txn_abort(txn);
@@ -348,19 +259,22 @@ static int end_resume(struct sandbox *sandbox, uint64_t started_ns, struct error
     return r;
 }
 
-static int resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
+int sandbox_resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
 {
     struct sandbox_origin origin;
     int r = sandbox_origin_load(sandbox->all, sandbox->record.machine, &origin, err);
     if (r < 0)
         return r;
-    r = begin_resume(sandbox, &origin, err);
+    r = sandbox_resume_begin(sandbox, &origin, err);
     if (r == 0) {
+        sandbox_step(sandbox, STEP_START_RECORDED);
         r = sandbox_vm_start(sandbox, origin.state, origin.state_bytes, origin.compat, err);
-        if (r == 0 && (r = end_resume(sandbox, started_ns, err)) < 0)
+        if (r == 0 && (r = sandbox_resume_end(sandbox, started_ns, "resume", err)) < 0)
             sandbox_vm_end(sandbox);
         if (r < 0)
             sandbox_set_state(sandbox, SANDBOX_STOPPED, err->text);
+        else
+            sandbox_step(sandbox, STEP_START_RUNNING);
     }
     sandbox_origin_free(&origin);
     return r;
@@ -371,11 +285,14 @@ static int boot(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
     int r = sandbox_record_forget_memory(sandbox, SANDBOX_STARTING, err);
     if (r < 0)
         return r;
+    sandbox_step(sandbox, STEP_START_RECORDED);
     r = sandbox_vm_start(sandbox, NULL, 0, NULL, err);
     if (r == 0 && (r = sandbox_set_running(sandbox, started_ns, "cold", TXN_DURABLE, err)) < 0)
         sandbox_vm_end(sandbox);
     if (r < 0)
         sandbox_set_state(sandbox, SANDBOX_STOPPED, err->text);
+    else
+        sandbox_step(sandbox, STEP_START_RUNNING);
     return r;
 }
 
@@ -383,7 +300,7 @@ void sandbox_set_state(struct sandbox *sandbox, enum sandbox_state state, const 
 {
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
     struct error err;
-    record.state = state;
+    sandbox_record_enter(&record, state);
     snprintf(record.reason, sizeof record.reason, "%.250s", reason);
     if (sandbox_record_commit(sandbox, &record, 0, &err) < 0) {
         sandbox_log(sandbox->all, "sandbox %s: its new state cannot be recorded: %s", record.name, err.text);
@@ -402,17 +319,44 @@ int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **r
     enum sandbox_state state = sandbox->record.state;
     if (state == SANDBOX_RUNNING)
         r = 0; // it is as asked for
+    else if (state == SANDBOX_PAUSED)
+        r = sandbox_wrong_state(sandbox, "stopped", "ramet resume", err);
     else if (state != SANDBOX_STOPPED && state != SANDBOX_FAILED)
-        r = wrong_state(sandbox, "stopped", "", err);
+        r = sandbox_wrong_state(sandbox, "stopped", NULL, err);
     else if ((r = sandbox_memory_check(all, 1, sandbox->record.memory_mb, err)) < 0)
         ; // it stays as it is
     else if (sandbox->record.machine.value != 0 && !cold)
-        r = resume(sandbox, started_ns, err);
+        r = sandbox_resume(sandbox, started_ns, err);
     else
         r = boot(sandbox, started_ns, err);
     if (r == 0)
         *ret_json = sandbox_json(sandbox);
     sandbox_finish(sandbox);
+    return r;
+}
+
+int sandbox_remove_begun(struct sandbox *sandbox, struct error *err)
+{
+    if (sandbox->record.state != SANDBOX_REMOVING) {
+        struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+        record.state = SANDBOX_REMOVING;
+        // A store that is full takes what frees space; one that takes nothing more keeps the sandbox as it
+        // is.
+        int r = sandbox_record_commit(sandbox, &record, TXN_RESERVE, err);
+        sandbox_record_free(&record);
+        if (r < 0)
+            return r;
+    }
+    sandbox_step(sandbox, STEP_REMOVE_RECORDED);
+    sandbox_set_end(sandbox, "it was removed");
+    sandbox_vm_end(sandbox); // needs no agent: a guest that hangs can be removed
+    sandbox_step(sandbox, STEP_REMOVE_ENDED);
+    int r = delete_record(sandbox, err);
+    if (r < 0)
+        sandbox_log(
+                sandbox->all, "sandbox %s: it cannot be removed now: %s", sandbox->record.name, err->text);
+    else
+        sandbox_step(sandbox, STEP_REMOVE_DELETED);
     return r;
 }
 
@@ -422,10 +366,7 @@ int sandbox_remove(struct sandboxes *all, const char *name, struct error *err)
     int r = sandbox_begin(all, name, "being removed", &sandbox, err);
     if (r < 0)
         return r;
-    sandbox_vm_end(sandbox); // needs no agent: a guest that hangs can be removed
-    r = delete_record(sandbox, err);
-    if (r < 0)
-        sandbox_set_state(sandbox, SANDBOX_FAILED, err->text);
+    r = sandbox_remove_begun(sandbox, err);
     sandbox_finish(sandbox);
     return r;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/sandbox_moment.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -15,14 +16,24 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char boot_id[SANDBOX_BOOT_ID_SIZE] = "unknown"; // written once
+
+static void read_boot_id(void)
+{
+    char text[SANDBOX_BOOT_ID_SIZE];
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file != NULL && fscanf(file, "%39s", text) == 1)
+        memcpy(boot_id, text, sizeof text);
+    if (file != NULL)
+        fclose(file);
+}
+
 struct sandbox_moment sandbox_moment_now(void)
 {
     struct sandbox_moment now = {.boot_ns = clock_ns(CLOCK_BOOTTIME), .wall_ns = clock_ns(CLOCK_REALTIME)};
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL || fscanf(file, "%39s", now.boot_id) != 1)
-        snprintf(now.boot_id, sizeof now.boot_id, "unknown");
-    if (file != NULL)
-        fclose(file);
+    pthread_once(&once, read_boot_id);
+    memcpy(now.boot_id, boot_id, sizeof now.boot_id);
     return now;
 }
 

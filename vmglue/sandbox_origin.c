@@ -20,11 +20,12 @@ static int parse_machine(
     origin->memory = capture.memory;
     origin->compat = capture.compat;
     capture.compat = NULL;
-    if (capture.disk_count != 1)
-        r = error_set(err, -EINVAL, "machine snapshot \"%s\" has %u disks; sandboxes have one", doc->name,
-                capture.disk_count);
+    if (capture.disk_count == 0)
+        r = error_set(err, -EBADMSG, "machine snapshot \"%s\" has no disk", doc->name);
     else
         origin->disk = capture.disks[0];
+    for (unsigned i = 1; i < capture.disk_count; i++)
+        origin->more_bases[origin->more_count++] = capture.disks[i];
     capture_doc_free(&capture);
     if (r == 0 && (r = store_base_get(all->store, origin->disk, &disk)) < 0)
         error_set(err, r, "the disk of machine snapshot \"%s\" cannot be found: %s", doc->name, strerror(-r));
@@ -36,6 +37,13 @@ static int parse_machine(
     origin->memory_mb = (unsigned)json_fields_get_int(body, "memory_mb");
     origin->network = network_policy_stored(json_object_get(body, "network"));
     origin->defaults = json_incref(json_object_get(body, "defaults"));
+    for (unsigned i = 0; i < origin->more_count; i++) {
+        const json_t *item = json_array_get(json_object_get(body, "disks"), i);
+        struct sandbox_disk *more = &origin->more[i];
+        more->read_only = json_fields_get_bool(item, "read_only");
+        snprintf(more->mount, sizeof more->mount, "%s", json_fields_get_text(item, "mount"));
+        snprintf(more->from, sizeof more->from, "%s", json_fields_get_text(item, "from"));
+    }
     json_decref(body);
     if (origin->network == NULL || origin->cpus == 0 || origin->memory_mb == 0)
         return error_set(
@@ -90,6 +98,24 @@ int sandbox_origin_of_disk(
     return 0;
 }
 
+void sandbox_origin_take_more(
+        struct sandbox_origin *origin, const struct sandbox_record *record, const struct base_id *bases)
+{
+    origin->more_count = record->more_count;
+    for (unsigned i = 0; i < record->more_count; i++) {
+        origin->more[i] = record->more[i];
+        origin->more_bases[i] = bases[i];
+    }
+}
+
+void sandbox_origin_shape(const struct sandbox_origin *origin, struct sandbox_record *record)
+{
+    if (origin->memory.value == 0)
+        return;
+    record->cpus = origin->cpus;
+    record->memory_mb = origin->memory_mb;
+}
+
 void sandbox_origin_free(struct sandbox_origin *origin)
 {
     free(origin->state);
@@ -109,4 +135,11 @@ void sandbox_origin_volumes(struct txn *txn, const struct sandbox_origin *origin
     record->memory =
             txn_volume_create(txn, "", VOLUME_MEMORY, (uint64_t)record->memory_mb << 20, origin->memory);
     record->mapped = origin->memory;
+    if (origin->memory.value == 0)
+        return;
+    record->more_count = origin->more_count;
+    for (unsigned i = 0; i < origin->more_count; i++) {
+        record->more[i] = origin->more[i];
+        record->more[i].volume = txn_volume_create(txn, "", VOLUME_DISK, 0, origin->more_bases[i]);
+    }
 }

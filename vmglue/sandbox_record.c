@@ -118,6 +118,24 @@ int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct er
     return 0;
 }
 
+void sandbox_record_enter(struct sandbox_record *record, enum sandbox_state state)
+{
+    bool ran = record->state == SANDBOX_RUNNING || record->state == SANDBOX_PAUSED;
+    bool runs = state == SANDBOX_RUNNING || state == SANDBOX_PAUSED;
+    bool ended = state == SANDBOX_STOPPED || state == SANDBOX_FAILED;
+    if ((runs && !ran) || (ended && record->state != state))
+        record->since = sandbox_moment_now();
+    record->state = state;
+}
+
+void sandbox_record_delete_volumes(struct txn *txn, const struct sandbox_record *record)
+{
+    txn_volume_delete(txn, record->disk);
+    txn_volume_delete(txn, record->memory);
+    for (unsigned i = 0; i < record->more_count; i++)
+        txn_volume_delete(txn, record->more[i].volume);
+}
+
 int sandbox_record_commit(
         struct sandbox *sandbox, const struct sandbox_record *record, unsigned flags, struct error *err)
 {
@@ -263,6 +281,7 @@ void sandbox_record_set(struct sandbox *sandbox, const struct sandbox_record *re
     pthread_mutex_lock(&sandbox->all->lock);
     struct sandbox_record old = sandbox->record;
     sandbox->record = copy;
+    sandbox_tell_change(sandbox, &old, &copy);
     pthread_cond_broadcast(&sandbox->all->changed);
     pthread_mutex_unlock(&sandbox->all->lock);
     sandbox_record_free(&old);

@@ -48,6 +48,7 @@ static void recover_running(struct sandbox *sandbox)
     if (r == 0) {
         sandbox_log(
                 sandbox->all, "sandbox %s: adopted, process %d", sandbox->record.name, (int)sandbox->vm->pid);
+        sandbox_tell(sandbox, "adopted", NULL);
         return;
     }
     sandbox_log(sandbox->all, "sandbox %s: %s", sandbox->record.name, err.text);
@@ -262,8 +263,7 @@ static void forget_references(struct sandboxes *all)
             continue;
         }
         *link = sandbox->next;
-        sandbox_record_free(&sandbox->record);
-        free(sandbox);
+        sandbox_free(sandbox);
     }
 }
 
@@ -278,8 +278,14 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     if (all == NULL)
         return error_set(err, -ENOMEM, "no memory");
     all->config = *config;
+    all->events = sandbox_events_create();
+    if (all->events == NULL) {
+        free(all);
+        return error_set(err, -ENOMEM, "no memory");
+    }
     all->store = config->service->store;
     pthread_mutex_init(&all->lock, NULL);
+    pthread_mutex_init(&all->promote_lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&all->changed, &monotonic);
@@ -291,6 +297,7 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     snprintf(folder, sizeof folder, "%s/vm", config->run_dir);
     if (mkdir(folder, 0700) < 0 && errno != EEXIST) {
         r = error_set(err, -errno, "the folder %s cannot be made: %s", folder, strerror(errno));
+        sandbox_events_destroy(all->events);
         free(all);
         return r;
     }
@@ -303,6 +310,8 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     clean_inner(all);
     forget_references(all);
     r = sandbox_memory_start(all, err);
+    if (r == 0)
+        r = sandbox_deadline_start(all, err);
     if (r < 0)
         sandbox_stop_all(all, NULL);
     else
@@ -336,6 +345,7 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
     if (all == NULL)
         return NULL;
     sandbox_quiesce_all(all);
+    sandbox_deadline_stop(all);
     pthread_mutex_lock(&all->lock);
     while (all->workers > 0)
         pthread_cond_wait(&all->changed, &all->lock);
@@ -345,11 +355,12 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
         running += sandbox->vm != NULL;
         sandbox_vm_release(sandbox);
         all->list = sandbox->next;
-        sandbox_record_free(&sandbox->record);
-        free(sandbox);
+        sandbox_free(sandbox);
     }
     pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->lock);
+    pthread_mutex_destroy(&all->promote_lock);
+    sandbox_events_destroy(all->events);
     free(all);
     if (ret_running != NULL)
         *ret_running = running;

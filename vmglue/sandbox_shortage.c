@@ -89,7 +89,8 @@ static void stop_idlest(struct sandboxes *all)
             (unsigned long long)all->host_available_bytes >> 20,
             (unsigned long long)((sandbox_now_ns() - sandbox->used_ns) / 1000000000));
     pthread_mutex_unlock(&all->lock);
-    int r = sandbox_stop_in_op(sandbox, true, false, reason, &err);
+    const struct sandbox_stop_how how = {.memory = true, .reason = reason};
+    int r = sandbox_stop_begun(sandbox, &how, &err);
     pthread_mutex_lock(&all->lock);
     if (r == 0)
         all->stopped_for_memory++;

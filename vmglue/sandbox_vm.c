@@ -5,10 +5,12 @@
 // Everything here is named by the sandbox's id: the folder RUNDIR/vm/ID, and "nbd-ID" in the keeper. The
 // order matters: the disk is served before the VMM is started or asked anything, since the VMM waits for its
 // disk.
-#include "vmglue/sandbox_internal.h"
+#include "vmglue/sandbox_origin.h"
 
 #include "vmglue/compat.h"
 #include "vmglue/keeper.h"
+#include "vmglue/sandbox_disks.h"
+#include "vmglue/sandbox_steps.h"
 #include "vmglue/unix_socket.h"
 
 #include <dirent.h>
@@ -34,19 +36,10 @@ enum {
     DETAIL_TIMEOUT_S = 10,  // from its end to the words about it
     KILL_TIMEOUT_MS = 30000
 };
-static const char DISK_EXPORT[] = "disk";
 
 void sandbox_vm_folder(struct sandboxes *all, const char *id, char *ret_path, size_t capacity)
 {
     snprintf(ret_path, capacity, "%s/vm/%s", all->config.run_dir, id);
-}
-
-// Called on a loop; disk_export does not change while the server runs.
-static void resolve_disk(void *context, const char *name, struct nbd_export *ret_export)
-{
-    const struct sandbox *sandbox = context;
-    if (name[0] == '\0' || strcmp(name, DISK_EXPORT) == 0)
-        *ret_export = sandbox->disk_export;
 }
 
 static void keeper_name(const char *id, char *ret_name, size_t capacity)
@@ -71,11 +64,11 @@ int sandbox_vm_serve(struct sandbox *sandbox, struct error *err)
     }
     if (r < 0)
         return r;
-    sandbox->disk_export = (struct nbd_export){.found = true, .volume = sandbox->record.disk};
+    sandbox_disks_export(sandbox);
     struct nbd_server_config config = {.store = all->store,
             .loop = store_loop(all->store, 0),
             .listen_fd = sandbox->nbd_listen_fd,
-            .resolve = resolve_disk,
+            .resolve = sandbox_disks_resolve,
             .context = sandbox};
     return nbd_server_start(&config, &sandbox->nbd, err);
 }
@@ -116,7 +109,7 @@ static int open_memory(struct sandbox *sandbox, struct error *err)
 {
     struct vm_memory memory;
     int r = vm_get_memory(sandbox->vm, &memory, err);
-    if (r == 0)
+    if (r == 0 && sandbox->dirty == NULL)
         r = dirty_pages_open(
                 sandbox->vm->pid, memory.uffd, memory.address, memory.bytes, &sandbox->dirty, err);
     if (r < 0)
@@ -135,11 +128,9 @@ static void describe(struct sandbox *sandbox, const void *state, size_t state_by
         struct vm_config *ret_config)
 {
     struct sandboxes *all = sandbox->all;
-    struct volume_info disk = {0};
     sandbox_vm_folder(all, sandbox->record.id, paths->folder, sizeof paths->folder);
     snprintf(paths->mapped, sizeof paths->mapped, "%llu", (unsigned long long)sandbox->record.mapped.value);
     snprintf(paths->image, sizeof paths->image, "%s/mem/%s", all->config.run_dir, paths->mapped);
-    store_volume_get(all->store, sandbox->record.disk, &disk);
     *ret_config = (struct vm_config){
             .id = sandbox->record.id,
             .tag = all->tag,
@@ -153,8 +144,6 @@ static void describe(struct sandbox *sandbox, const void *state, size_t state_by
             .probe_cache = all->probe_cache,
             .kernel_path = all->kernel_path,
             .initrd_path = all->initrd_path,
-            .disks = {{.export_name = DISK_EXPORT, .size_bytes = disk.size_bytes}},
-            .disk_count = 1,
             .memory_image = state == NULL ? NULL : paths->image,
             .memory_id = state == NULL ? NULL : paths->mapped,
             .state = state,
@@ -163,6 +152,7 @@ static void describe(struct sandbox *sandbox, const void *state, size_t state_by
             .on_event = sandbox_watch_event,
             .context = sandbox,
     };
+    sandbox_disks_describe(sandbox, ret_config);
 }
 
 // A state loads without complaint into a machine of another shape; so the records are compared first.
@@ -177,6 +167,20 @@ static int check_compat(const struct vm_config *config, const char *saved, struc
         r = compat_compare(saved, now, err);
     free(now);
     return r;
+}
+
+int sandbox_vm_check(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err)
+{
+    if (origin->compat == NULL)
+        return 0;
+    struct sandbox would_be = {.all = sandbox->all, .record = sandbox->record}; // borrows labels and env
+    struct vm_paths paths;
+    struct vm_config config;
+    sandbox_origin_shape(origin, &would_be.record);
+    would_be.record.mapped = origin->memory;
+    describe(&would_be, origin->state, origin->state_bytes, &paths, &config);
+    sandbox_disks_describe_origin(sandbox->all, origin, &config);
+    return check_compat(&config, origin->compat, err);
 }
 
 // A guest that did not answer because its VMM has ended (a damaged memory image): how it ended is the reason.
@@ -209,11 +213,16 @@ static int start_vmm(struct sandbox *sandbox, const struct vm_config *config, st
     pthread_mutex_lock(&all->lock);
     sandbox->vm = vm;
     pthread_mutex_unlock(&all->lock);
+    sandbox_step(sandbox, STEP_VM_STARTED);
     r = connect_agent(sandbox, config->state == NULL ? BOOT_TIMEOUT_MS : RESUME_TIMEOUT_MS, err);
     if (r == 0)
         r = fresh_identity(sandbox, err);
     if (r == 0)
         r = open_memory(sandbox, err);
+    if (r == 0 && config->state == NULL) // a guest that goes on has them mounted
+        r = sandbox_disks_mount(sandbox, err);
+    if (r == 0)
+        sandbox_step(sandbox, STEP_VM_ANSWERED);
     return r < 0 ? explain_end(sandbox, r, err) : 0;
 }
 
@@ -246,11 +255,12 @@ int sandbox_vm_start(
     pthread_mutex_lock(&all->lock);
     sandbox->vm_generation++;
     sandbox->reset_asked = sandbox->shut_down = false;
-    sandbox->exit_detail[0] = '\0';
+    sandbox->exit_detail[0] = sandbox->end_reason[0] = '\0';
     sandbox->io_errors = 0;
     pthread_mutex_unlock(&all->lock);
     sandbox_vm_clean(all, sandbox->record.id); // what an earlier VMM of this sandbox may have left
     r = sandbox_vm_serve(sandbox, err);
+    sandbox_step(sandbox, STEP_VM_SERVED);
     if (r == 0)
         r = start_prepared(sandbox, &config, err);
     if (r < 0)
@@ -302,10 +312,8 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
 
 int sandbox_vm_reach(struct sandbox *sandbox, struct error *err)
 {
-    int r = sandbox->agent == NULL ? connect_agent(sandbox, REACH_TIMEOUT_MS, err) : 0;
-    if (r == 0 && sandbox->memory == NULL)
-        r = open_memory(sandbox, err);
-    return r;
+    int r = sandbox->memory == NULL ? open_memory(sandbox, err) : 0; // also for a stop without the agent
+    return r == 0 && sandbox->agent == NULL ? connect_agent(sandbox, REACH_TIMEOUT_MS, err) : r;
 }
 
 // Ends calls into the guest and waits until their callers have left.
@@ -357,6 +365,7 @@ void sandbox_vm_end(struct sandbox *sandbox)
     close_parts(sandbox);
     close_vm(sandbox);
     close_disk(sandbox);
+    sandbox_console_keep(sandbox);
     sandbox_memory_end(sandbox);
     sandbox_vm_clean(sandbox->all, sandbox->record.id);
 }

@@ -29,6 +29,7 @@ struct service {
 // The tables, one per file routes_*.c.
 extern const struct http_route routes_store[], routes_volumes[], routes_ranges[], routes_snapshots[],
         routes_transfers[];
+extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
         routes_files[], routes_memory[];
 // All of them, NULL-terminated.

@@ -156,6 +156,7 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
                      : strcmp(accel, "tcg") == 0 ? VM_ACCEL_TCG
                                                  : VM_ACCEL_AUTO,
             .memory = daemon->config.memory,
+            .keep_stopped_ms = daemon->config.keep_stopped_ms,
             .log = log_message,
     };
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);

@@ -19,6 +19,7 @@ struct daemon_config {
     struct store_config store; // what is 0 is as stored, or the default
     struct sandbox_memory_config memory;
     bool log_requests;
+    uint64_t keep_stopped_ms; // 0 = for ever
 };
 
 int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon, struct error *err);

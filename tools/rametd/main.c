@@ -2,6 +2,8 @@
 #include "tools/ramet/args.h"
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
+#include "vmglue/sandbox.h"
+#include "vmglue/sandbox_steps.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -38,6 +40,9 @@ static const char usage[] =
         "  --kernel-dir DIR     vmlinux and initramfs-q35.cpio for guests (default: DIR-OF-STORE/../kernel)\n"
         "  --vmm FILE           the emulator (default: qemu-system-x86_64)\n"
         "  --accel KIND         auto (default: probed by booting), kvm or tcg\n"
+        "  --keep-stopped SECS  remove sandboxes that were stopped for so long, unless persistent (default: "
+        "0 = "
+        "never)\n"
         "  --log-requests       one log line for every API call\n"
         "  --memory-budget SIZE what all machines together may grow to; beyond it none is started "
         "(default: four fifths\n"
@@ -49,6 +54,7 @@ static const char usage[] =
         "their memory\n"
         "                       (default: a twentieth of the host's memory, at least 256M)\n"
         "  --memory-idle SECS   only those that nobody used for so long (default: 60)\n"
+        "  --steps              print the names of the steps that RAMET_TEST_STOP_AT knows (for tests)\n"
         "  --help, --version\n"
         "\n"
         "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
@@ -117,7 +123,8 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     struct sandbox_memory_config *memory = &config->memory;
     uint64_t shards = config->shards, age = SEAL_AGE_DEFAULT_SECS,
              overcommit = SANDBOX_MEMORY_OVERCOMMIT_DEFAULT, idle = SANDBOX_MEMORY_IDLE_DEFAULT_MS / 1000;
-    bool help = false, version = false;
+    uint64_t keep_stopped = 0;
+    bool help = false, version = false, steps = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
@@ -125,6 +132,7 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
             {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
             {"memory-overcommit", 0, ARGS_NUMBER, &overcommit},
             {"memory-low", 0, ARGS_SIZE, &memory->low_bytes}, {"memory-idle", 0, ARGS_NUMBER, &idle},
+            {"keep-stopped", 0, ARGS_NUMBER, &keep_stopped}, {"steps", 0, ARGS_FLAG, &steps},
             {"log-budget", 0, ARGS_SIZE, &store->log_budget_bytes},
             {"seal-log", 0, ARGS_SIZE, &store->seal_log_bytes}, {"seal-age", 0, ARGS_NUMBER, &age},
             {"quota", 0, ARGS_SIZE, &store->quota_bytes}, {"reserve", 0, ARGS_SIZE, &store->reserve_bytes},
@@ -138,11 +146,13 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     char message[512];
     if (args_parse(argv, options, 0, UINT_MAX, 0, "", &args, message, sizeof message) < 0)
         return fail_usage(message);
-    *ret_done = help || version;
+    *ret_done = help || version || steps;
     if (help)
         fputs(usage, stdout);
     else if (version)
         puts("rametd " RAMET_VERSION);
+    for (int i = 0; steps && i < STEP_COUNT; i++)
+        puts(sandbox_step_name((enum sandbox_step)i));
     if (*ret_done)
         return 0;
     if (args.count > 0) {
@@ -154,6 +164,9 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     const char *wrong = complaint(config, shards, age);
     if (wrong != NULL)
         return fail_usage(wrong);
+    if (keep_stopped > SANDBOX_LIFE_MAX_SECS)
+        return fail_usage("--keep-stopped is more than a hundred years of seconds");
+    config->keep_stopped_ms = keep_stopped * 1000;
     config->shards = (unsigned)shards;
     if (store->frame_cache_bytes == 0)
         store->frame_cache_bytes = default_cache_bytes();

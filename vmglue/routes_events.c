@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to sandboxes (events), and what a guest wrote to its console (logs).
+#include "vmglue/json_fields.h"
+#include "vmglue/route_json.h"
+#include "vmglue/sandbox.h"
+#include "vmglue/sandbox_events.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOK_MS = 500, LOGS_DEFAULT_BYTES = 64 << 10, LOGS_MAX_BYTES = 1 << 20 };
+
+static bool is_follow(struct http_request *request, bool otherwise)
+{
+    const char *follow = http_request_query(request, "follow");
+    return follow == NULL ? otherwise : strcmp(follow, "0") != 0;
+}
+
+// Until the client leaves, or the sandbox that they are about is gone.
+static void follow(struct http_request *request, struct sandbox_events *events, const char *id)
+{
+    struct sandbox_events_cursor cursor =
+            sandbox_events_begin(events, http_request_header(request, "Last-Event-ID"), true);
+    struct sandbox_event event;
+    http_reply_begin_events(request); // the answer's head tells that no later event is missed
+    bool more = true;
+    while (more && !http_request_is_gone(request)) {
+        if (sandbox_events_next(events, &cursor, id, LOOK_MS, &event) == 0)
+            continue;
+        bool removed = id != NULL && strcmp(event.type, "removed") == 0;
+        more = http_reply_event_id(request, event.id, event.type, event.data) == 0 && !removed;
+    }
+}
+
+static void list(struct http_request *request, struct sandbox_events *events, const char *id)
+{
+    struct sandbox_events_cursor cursor =
+            sandbox_events_begin(events, http_request_header(request, "Last-Event-ID"), false);
+    struct sandbox_event event;
+    json_t *list = json_array();
+    while (sandbox_events_next(events, &cursor, id, 0, &event) > 0) {
+        json_object_set_new(event.data, "id", json_string(event.id));
+        json_array_append_new(list, event.data);
+    }
+    http_reply_json(request, 200, json_pack("{s:o}", "events", list));
+}
+
+static void serve(struct http_request *request, const char *id, bool follows)
+{
+    static const char *const known[] = {"follow", NULL};
+    struct sandbox_events *events = sandbox_events_of(service_of(request)->sandboxes);
+    struct error err;
+    if (http_request_check_query(request, known, &err) < 0)
+        http_reply_failure(request, "event", &err);
+    else if (is_follow(request, follows))
+        follow(request, events, id);
+    else
+        list(request, events, id);
+}
+
+static void events_of_all(struct http_request *request)
+{
+    serve(request, NULL, true);
+}
+
+static void events_of_one(struct http_request *request)
+{
+    json_t *json = NULL;
+    struct error err;
+    if (sandbox_show(service_of(request)->sandboxes, http_request_param(request, "name"), &json, &err) < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return;
+    }
+    serve(request, json_fields_get_text(json, "id"), false);
+    json_decref(json);
+}
+
+static void logs(struct http_request *request)
+{
+    static const char *const known[] = {"tail_bytes", NULL};
+    uint64_t limit = LOGS_DEFAULT_BYTES;
+    char *text = NULL;
+    size_t size = 0;
+    struct error err;
+    int r = http_request_check_query(request, known, &err);
+    if (r >= 0)
+        r = route_json_query_uint(request, "tail_bytes", &limit, &err);
+    if (r >= 0 && (limit == 0 || limit > LOGS_MAX_BYTES))
+        r = error_set(&err, -EINVAL, "query parameter tail_bytes must be from 1 to %d", LOGS_MAX_BYTES);
+    if (r >= 0)
+        r = sandbox_console(service_of(request)->sandboxes, http_request_param(request, "name"),
+                (size_t)limit, &text, &size, &err);
+    if (r < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return;
+    }
+    http_reply_begin(request, 200, "text/plain; charset=utf-8", (int64_t)size);
+    http_reply_write(request, text, size);
+    free(text);
+}
+
+const struct http_route routes_events[] = {
+        {"GET", "/v1/events", HTTP_STREAM, events_of_all},
+        {"GET", "/v1/sandboxes/{name}/events", HTTP_STREAM, events_of_one},
+        {"GET", "/v1/sandboxes/{name}/logs", HTTP_STREAM, logs},
+        {0},
+};
