@@ -26,12 +26,12 @@ class Child:
     """One process; subclasses say how it is spoken to. Descriptors: out, err, control (what the supervisor reads)."""
     language = ""
 
-    def __init__(self, command, extra_fd, env):
+    def __init__(self, command, extra_fds, env):
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         try:
             self.process = subprocess.Popen(
-                command, stdin=self.stdin(), stdout=out_write, stderr=err_write, pass_fds=[extra_fd], env=env,
+                command, stdin=self.stdin(), stdout=out_write, stderr=err_write, pass_fds=extra_fds, env=env,
                 start_new_session=True, close_fds=True, restore_signals=True)
         finally:
             os.close(out_write)
@@ -114,6 +114,9 @@ class Child:
         status = self.process.wait()
         return (status, None) if status >= 0 else (None, -status)
 
+    def taken(self):
+        pass
+
     def close(self):
         """Everything but out and err, which background processes may still write to."""
         os.close(self.pid_fd)
@@ -124,14 +127,19 @@ class PythonChild(Child):
 
     def __init__(self, python, folder, generation_path, env):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ack_read, self.ack = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(ack_read, True)
         self.socket = ours
         try:
-            super().__init__([python, f"{folder}/kernel.py", str(theirs.fileno()), generation_path], theirs.fileno(), env)
+            super().__init__([python, f"{folder}/kernel.py", str(theirs.fileno()), str(ack_read), generation_path],
+                             [theirs.fileno(), ack_read], env)
         except BaseException:
             ours.close()
+            os.close(self.ack)
             raise
         finally:
             theirs.close()
+            os.close(ack_read)
         ours.setblocking(False)
         self.control = ours.fileno()
         self.to_send = b""
@@ -160,15 +168,22 @@ class PythonChild(Child):
             self.to_send = b""    # it has ended; its status says how
         return True
 
+    def taken(self):
+        """Tells it that its display was taken; it goes on then."""
+        try:
+            os.write(self.ack, b"+")
+        except OSError:
+            pass    # it does not read: it has no use for it
+
     def close(self):
         super().close()
+        os.close(self.ack)
         self.socket.close()
 
 
 # Bash reads its commands interactively: then an interrupt goes back to the reading of the next one, and PROMPT_COMMAND
-# is where each one's end is seen, the interrupted too.
-BASH_START = r"""set +m +H +o history; PS1= PS2=; PROMPT_COMMAND='printf "{\"event\":\"done\",\"exit_code\":%d}\n" "$?" >&{fd}'
-readonly PROMPT_COMMAND
+# is where each one's end is seen, the interrupted too. They are numbered, for an interrupt between two makes a prompt more.
+BASH_START = r"""set +m +H +o history; PS1= PS2= _ramet_run=0; readonly PROMPT_COMMAND='_ramet_done'; _ramet_done() { printf '{"event":"done","number":%d,"exit_code":%d}\n' "$_ramet_run" "$?" >&{fd}; }
 """
 
 
@@ -177,12 +192,12 @@ class BashChild(Child):
 
     def __init__(self, generation, env):
         read, write = os.pipe2(os.O_CLOEXEC)
-        self.commands = None
         self.control = read
+        self.number = 0     # of the run whose end is waited for
         self.generation = generation
         self.last_generation = generation()
         try:
-            super().__init__(["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"], write, env | {"PS1": "", "PS2": ""})
+            super().__init__(["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"], [write], env | {"PS1": "", "PS2": ""})
         except BaseException:
             os.close(read)
             raise
@@ -211,9 +226,15 @@ class BashChild(Child):
         if now != self.last_generation:
             self.last_generation = now
             seed = f"RANDOM={int.from_bytes(os.urandom(2), 'little')}; "
-        line = f"{seed}eval {shlex.quote(code or ':')} < /dev/null {self.fd}>&-\n"
+        self.number += 1
+        line = f"_ramet_run={self.number}; {seed}eval {shlex.quote(code or ':')} < /dev/null {self.fd}>&-\n"
         self.to_send += line.encode("utf-8", "replace")
         self.push()
+
+    def events(self):
+        for event, payload in super().events():
+            if event.get("number") == self.number and payload is None:
+                yield event, None
 
     def push(self):
         try:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that runs a Python context's code: IPython's shell in the main thread, driven by the supervisor.
 
-usage: kernel.py CONTROL-FD GENERATION-FILE
+usage: kernel.py CONTROL-FD ACK-FD GENERATION-FILE
 
 Requests are JSON lines on CONTROL-FD: {"op": "run", "code"} and {"op": "warm"}. Answers are a JSON line {"event", ..., "size"}
-followed by `size` bytes, a bundle's JSON, and a line end. Standard output and error are pipes to the supervisor, standard input
+followed by `size` bytes, a bundle's JSON, and a line end. Of displays the supervisor says on ACK-FD, a byte for each, that it has
+taken them: what is printed after one is read after it. Standard output and error are pipes to the supervisor, standard input
 is empty. SIGINT interrupts code and nothing else: between runs, and while an event is being sent, it is ignored or waits.
 """
 import importlib.util
@@ -34,11 +35,12 @@ KEEP_FROM_FD = 200    # our own descriptors are out of the way of code that coun
 class Channel:
     """The connection to the supervisor. Only the process that opened it may use it: a fork of user code has it, too."""
 
-    def __init__(self, fd):
+    def __init__(self, fd, ack_fd):
         import fcntl
         self.pid = os.getpid()
-        kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, KEEP_FROM_FD)
+        kept, self.ack = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, KEEP_FROM_FD) for each in (fd, ack_fd))
         os.close(fd)
+        os.close(ack_fd)
         self.socket = socket.socket(fileno=kept)
         self.buffer = b""
         self.sending = False    # SIGINT waits for its end
@@ -46,7 +48,7 @@ class Channel:
         import threading
         self.lock = threading.RLock()
 
-    def send(self, kind, fields=None, payload=None):
+    def send(self, kind, fields=None, payload=None, acknowledged=False):
         if os.getpid() != self.pid:
             return
         head = {"event": kind} | (fields or {}) | ({} if payload is None else {"size": len(payload)})
@@ -55,6 +57,8 @@ class Channel:
             self.sending = True
             try:
                 self.socket.sendall(data)
+                if acknowledged and not os.read(self.ack, 1):
+                    os._exit(70)
             except OSError:
                 os._exit(70)    # the supervisor is gone, or code closed this descriptor: nobody hears us
             finally:
@@ -113,8 +117,8 @@ class Streams:
 
 
 class Kernel:
-    def __init__(self, control_fd, generation_path):
-        self.channel = Channel(control_fd)
+    def __init__(self, channel, generation_path):
+        self.channel = channel
         self.code_runs = False
         self.task = None              # of the cell that runs in the loop
         self.loop_used = False
@@ -129,7 +133,7 @@ class Kernel:
         from ramet_context.shell import Shell, flush
         self.asyncio, self.flush = asyncio, flush
         self.loop = asyncio.new_event_loop()
-        self.shell = Shell(self.channel.send)
+        self.shell = Shell.instance(self.channel.send)
         self.shell.loop_runner = self.run_in_loop
         self.signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGPIPE)}
 
@@ -266,24 +270,16 @@ class Kernel:
 
 
 def main():
-    fd, generation_path = int(sys.argv[1]), sys.argv[2]
+    channel, generation_path = Channel(int(sys.argv[1]), int(sys.argv[2])), sys.argv[3]
     try:
-        kernel = Kernel(fd, generation_path)
+        kernel = Kernel(channel, generation_path)
     except ImportError as error:
         words = f"IPython cannot be imported ({bundle.safe_str(error)}); make the sandbox from the template code-interpreter, or " \
                 f"install python3-ipython in it"
-        Channel(os.dup(fd) if not _is_open(fd) else fd).send("unavailable", {"reason": words})
+        channel.send("unavailable", {"reason": words})
         os._exit(1)
     kernel.serve()
     os._exit(0)
-
-
-def _is_open(fd):
-    try:
-        os.fstat(fd)
-        return True
-    except OSError:
-        return False
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from traitlets.config import Config, Configurable
 from ramet_context import bundle, figures
 
 SHELL_END_SECS = 2    # an interrupted `!` command has so long to end
-PLAIN_MAX = 1 << 20   # of a str or bytes value so much is shown
+PLAIN_MAX = 100_000   # of a str or bytes value so much is shown
 # A cell that calls one of these outside of a function wants to be inside of the event loop, though it awaits nothing.
 LOOP_CALLS = {"create_task", "ensure_future", "get_running_loop", "current_task"}
 
@@ -86,7 +86,7 @@ class Publisher(DisplayPublisher):
 
     def clear_output(self, wait=False):
         flush()
-        self.shell.send("clear", {"wait": bool(wait)})
+        self.shell.send("clear", {"wait": bool(wait)}, acknowledged=True)
 
 
 class Formatter(DisplayFormatter):
@@ -156,6 +156,7 @@ class Shell(InteractiveShell):
     def _refuse_input(self):
         """Nobody can answer: reading the terminal fails at once. (Descriptor 0 is at its end for everybody else.)"""
         def no_input(prompt="", *args, **kwargs):
+            __tracebackhide__ = True    # noqa: F841: for IPython
             if prompt:
                 print(prompt, end="", flush=True)
             raise EOFError("nobody can answer here: a code context has no input; give the value in the code")
@@ -171,7 +172,7 @@ class Shell(InteractiveShell):
             return
         encoded, truncated = bundle.encode(data)
         flush()
-        self.send(kind, fields | ({"truncated": True} if cut or truncated else {}), encoded)
+        self.send(kind, fields | ({"truncated": True} if cut or truncated else {}), encoded, acknowledged=True)
 
     def _showtraceback(self, etype, evalue, stb):
         lines = stb if isinstance(stb, str) else self.InteractiveTB.stb2text(stb)

@@ -28,6 +28,7 @@ QUEUE_MAX = 16
 CLIENTS_MAX = 64
 OLD_STREAMS_MAX = 64
 READ_BYTES = 1 << 16
+DISPLAYS = {"result", "display", "update_display", "clear"}    # a child waits until each was taken
 START_TRIES = 3         # children that end before they are ready
 CLOSED_SECS = 0.5       # from the end of a child's channel to its own
 
@@ -259,11 +260,11 @@ class Supervisor:
         elif kind == "unavailable":
             self.unavailable = str(event.get("reason"))[:1000]
         elif run is None:
-            return    # a thread displays something after its run: dropped, like what it prints
+            pass    # a thread displays something after its run: dropped, like what it prints
         elif kind == "started":
             run.execution_count = self.execution_count = int(event["execution_count"])
             run.send("started", execution_count=run.execution_count)
-        elif kind in ("result", "display", "update_display") and payload is not None:
+        elif kind in DISPLAYS and payload is not None and kind != "clear":
             self.drain()
             run.bundle(event, payload)
         elif kind == "clear":
@@ -273,6 +274,8 @@ class Supervisor:
         elif kind == "done":
             self.drain()
             self.run_ended(run, event)
+        if kind in DISPLAYS:
+            child.taken()
 
     def run_ended(self, run, event):
         error, fields = event.get("error"), {}

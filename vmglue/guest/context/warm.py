@@ -9,7 +9,7 @@ import sys
 
 def warm_up(shell, run_in_loop):
     before = dict(shell.user_ns)
-    send, shell.send, shell.warming = shell.send, lambda *event: None, True
+    send, shell.send, shell.warming = shell.send, lambda *event, **more: None, True
     try:
         for code in ("None", "1 + 1", "!true", "raise ValueError('warm')", "await __import__('asyncio').sleep(0)"):
             shell.run_cell(code, store_history=False)
