@@ -5,7 +5,8 @@ import time
 
 import rig
 
-STUBBORN = "import time\nprint('begun', flush=True)\nwhile True:\n    try: time.sleep(0.05)\n    except BaseException: pass"
+STUBBORN = ("import time\nwhile True:\n    try: time.sleep(0.05); print('begun', flush=True); time.sleep(0.5)\n"
+            "    except BaseException: pass")
 
 
 class Ends(rig.Case):

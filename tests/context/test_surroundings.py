@@ -78,8 +78,8 @@ class Surroundings(rig.Case):
         self.good("%cd {home}")
 
     def test_commands(self):
-        execution = self.good("word = 'x y'\n!printf '%s|' \"{word}\" '$word' 1>&2; exit 4")
-        self.assertEqual(execution.stderr, "x y|x y|")
+        execution = self.good("word = 'x y'\n!printf '%s|' \"{word}\" '$x' 1>&2; exit 4")
+        self.assertEqual(execution.stderr, "x y|$x|")
         self.assertEqual(self.value("_exit_code"), "4")
         self.assertEqual(self.good("!echo $HOME").stdout, self.context.folder + "/home\n")
         self.assertEqual(self.value("lines = !echo a; echo b >&2; echo c\nlist(lines)"), "['a', 'b', 'c']")
