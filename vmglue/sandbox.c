@@ -286,7 +286,6 @@ int sandbox_agent_use(
     } else {
         sandbox->references++;
         sandbox->agent_users++;
-        sandbox->used_ns = sandbox_now_ns();
         *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env),
                 json_deep_copy(sandbox->record.defaults)};
     }
@@ -301,7 +300,6 @@ void sandbox_agent_done(struct sandbox_agent *use)
     json_decref(use->defaults);
     pthread_mutex_lock(&all->lock);
     use->sandbox->agent_users--;
-    use->sandbox->used_ns = sandbox_now_ns();
     use->sandbox->active_ns = sandbox_boot_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(use->sandbox);

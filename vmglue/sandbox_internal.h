@@ -70,7 +70,6 @@ struct sandbox {
     bool removed;         // (lock)
     unsigned references;  // (lock) threads that hold the pointer
     unsigned agent_users; // (lock)
-    uint64_t used_ns;     // (lock) CLOCK_MONOTONIC: when it was started or somebody last worked in the guest
     struct agent *agent;  // (lock to read, op to change)
     uint64_t active_ns;   // (lock) when the last call into the guest or change ended, CLOCK_BOOTTIME
     bool expiring;        // (lock) a thread is about to act on a deadline

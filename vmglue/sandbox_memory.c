@@ -106,7 +106,6 @@ int sandbox_memory_admit(struct sandbox *sandbox, struct error *err)
     if (r == 0) {
         sandbox->memory_admitted = true;
         sandbox->own_bytes = 0;
-        sandbox->used_ns = sandbox_now_ns();
     }
     pthread_mutex_unlock(&all->lock);
     return r;

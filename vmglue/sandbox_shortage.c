@@ -54,18 +54,18 @@ static bool may_stop_locked(const struct sandbox *sandbox, uint64_t now_ns)
     uint64_t idle_ms = config->idle_ms == 0 ? SANDBOX_MEMORY_IDLE_DEFAULT_MS : config->idle_ms;
     return !sandbox->removed && sandbox->record.state == SANDBOX_RUNNING && !sandbox->record.persistent &&
            sandbox->vm != NULL && sandbox->agent != NULL && sandbox->agent_users == 0 &&
-           sandbox->used_ns + idle_ms * 1000000 <= now_ns;
+           sandbox->active_ns + idle_ms * 1000000 <= now_ns;
 }
 
 // Takes the operation of the one that was idle longest. NULL: there is none.
 static struct sandbox *take_idlest(struct sandboxes *all)
 {
-    uint64_t now = sandbox_now_ns();
+    uint64_t now = sandbox_boot_ns();
     struct sandbox *found = NULL;
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL && !all->quiesced; sandbox = sandbox->next)
         if (sandbox->op == NULL && may_stop_locked(sandbox, now) &&
-                (found == NULL || sandbox->used_ns < found->used_ns))
+                (found == NULL || sandbox->active_ns < found->active_ns))
             found = sandbox;
     if (found != NULL) {
         found->references++;
@@ -87,22 +87,19 @@ static void stop_idlest(struct sandboxes *all)
             "stopped since the host was short of memory (%llu MiB available) and it was idle for %llu s; "
             "start it again",
             (unsigned long long)all->host_available_bytes >> 20,
-            (unsigned long long)((sandbox_now_ns() - sandbox->used_ns) / 1000000000));
+            (unsigned long long)((sandbox_boot_ns() - sandbox->active_ns) / 1000000000));
     pthread_mutex_unlock(&all->lock);
     const struct sandbox_stop_how how = {.memory = true, .reason = reason};
     int r = sandbox_stop_begun(sandbox, &how, &err);
     pthread_mutex_lock(&all->lock);
-    if (r == 0)
-        all->stopped_for_memory++;
-    else
-        sandbox->used_ns = sandbox_now_ns(); // others come first before it is tried again
+    all->stopped_for_memory += r == 0;
     pthread_mutex_unlock(&all->lock);
     if (r == 0)
         sandbox_log(all, "sandbox %s: %s", sandbox->record.name, reason);
     else
         sandbox_log(all, "sandbox %s: the host is short of memory, but it cannot be stopped: %s",
                 sandbox->record.name, err.text);
-    sandbox_finish(sandbox);
+    sandbox_finish(sandbox); // it counts as used now: others come first before it is tried again
 }
 
 // ---- the thread ----

@@ -46,16 +46,16 @@ class Memory(rig.Case):
         self.assertGreater(after["private_bytes"], before["private_bytes"] + (40 << 20))
         self.assertEqual(after["shared_bytes"], 0, "it was booted: there is no snapshot to share")
         self.assertGreater(after["vmm_bytes"], 1 << 20)
-        [kid] = self.daemon.json("fork", "one", "--name", "kid")["children"]
+        self.daemon.json("fork", "one", "--name", "keep", "--name", "kid")
         kid = self.memory("kid")
         self.assertGreater(kid["shared_bytes"], 0)
         self.assertLess(kid["private_bytes"], after["private_bytes"])
         whole = self.daemon.call("GET", "/v1/memory").json
-        self.assertEqual((whole["machines"], whole["unknown"], whole["state"]), (2, 0, "ok"))
+        self.assertEqual((whole["machines"], whole["unknown"], whole["state"]), (3, 0, "ok"))
         self.assertEqual(whole["free_bytes"], whole["budget_bytes"] - whole["counted_bytes"])
-        self.assertGreaterEqual(whole["counted_bytes"], 2 * SMALL_COUNTS)
+        self.assertGreaterEqual(whole["counted_bytes"], 3 * SMALL_COUNTS)
         self.assertGreaterEqual(whole["private_bytes"], after["private_bytes"])
-        self.assertIn("2 that run", self.daemon.ramet("memory"))
+        self.assertIn("3 that run", self.daemon.ramet("memory"))
         self.assertIn("memory private_bytes", self.daemon.ramet("show", "kid"))
         # A VMM that does nothing any more is shown like others.
         pids = {box: pid for pid, box in self.daemon.vmms().items()}
@@ -79,8 +79,8 @@ class Memory(rig.Case):
             self.assertLess(daemon, 0)
 
     def admission(self):
-        self.restart("--memory-budget", str(4 * SMALL_COUNTS), "--memory-overcommit", "200")
-        self.assertEqual(len(self.daemon.vmms()), 2)
+        self.restart("--memory-budget", str(5 * SMALL_COUNTS), "--memory-overcommit", "200")
+        self.assertEqual(len(self.daemon.vmms()), 3)
         volumes = self.daemon.json("volume", "ls", "--all")
         refused = [self.daemon.call("POST", "/v1/sandboxes", {"name": "big", "memory_mb": 2048}),
                    self.daemon.call("POST", "/v1/sandboxes/one/fork", {"count": 3})]
@@ -89,10 +89,10 @@ class Memory(rig.Case):
             self.assertTrue(answer.json["error"]["details"]["retryable"])
             self.assertGreater(answer.json["error"]["retry_after_secs"], 0)
             self.assertIn("--memory-budget", answer.message)
-            self.assertIn("2 machines take", answer.message)
+            self.assertIn("3 machines take", answer.message)
         self.assertIn("2048 MiB counts as 1120 MiB", refused[0].message)
         self.assertEqual(self.daemon.json("volume", "ls", "--all"), volumes)
-        self.assertEqual(sorted(box["name"] for box in self.daemon.json("ls")), ["kid", "one"])
+        self.assertEqual(sorted(box["name"] for box in self.daemon.json("ls")), ["keep", "kid", "one"])
         # A stopped one keeps no place, and is refused as others are; it stays as it was.
         self.daemon.ramet("stop", "kid")
         self.restart("--memory-budget", str(SMALL_COUNTS + (1 << 20)))
@@ -106,7 +106,8 @@ class Memory(rig.Case):
             self.assertEqual((result.returncode, wrong[0] in result.stderr), (2, True), result.stderr)
 
     def shortage(self):
-        """The idle one is stopped with its memory, the one that works is not; both go on as they were."""
+        """The idle one is stopped with its memory, the one that works and the persistent one are not; all go on as they were."""
+        self.daemon.call("PATCH", "/v1/sandboxes/keep", {"persistent": True})
         self.restart("--memory-low", "1T", "--memory-idle", "3")    # always short
         work = threading.Thread(target=self.daemon.ramet, args=("exec", "one", "while test ! -e stop; do sleep 0.1; done; echo done > kept"))
         work.start()
@@ -114,9 +115,10 @@ class Memory(rig.Case):
         box = self.daemon.json("show", "kid")
         self.assertTrue(box["memory_kept"])
         self.assertIn("short of memory", box["reason"])
-        self.assertIn("sandbox kid: stopped since the host was short of memory", self.daemon.log())
+        self.until(lambda: "sandbox kid: stopped since the host was short of memory" in self.daemon.log())
+        self.assertIn("short of memory", self.daemon.call("GET", "/v1/sandboxes/kid/events").body.decode())
         whole = self.daemon.call("GET", "/v1/memory").json
-        self.assertEqual((whole["state"], whole["machines"], whole["stopped_total"]), ("short", 1, 1))
+        self.assertEqual((whole["state"], whole["machines"], whole["stopped_total"]), ("short", 2, 1))
         self.assertEqual(self.daemon.json("show", "one")["state"], "running")
         self.daemon.ramet("start", "kid", status=1)
         self.assertIn("the host is short of memory", self.daemon.stderr)
@@ -125,9 +127,12 @@ class Memory(rig.Case):
         self.daemon.ramet("exec", "one", "touch stop")
         work.join(rig.HANG_SECS)
         self.until(lambda: self.daemon.json("show", "one")["state"] == "stopped")
+        self.assertEqual(self.daemon.json("show", "keep")["state"], "running")
+        self.daemon.call("PATCH", "/v1/sandboxes/keep", {"persistent": False})
+        self.until(lambda: self.daemon.json("show", "keep")["state"] == "stopped")
         self.assertEqual(self.daemon.vmms(), {})
         self.restart()
-        for name, kept in (("kid", "here\n"), ("one", "done\n")):
+        for name, kept in (("keep", "here\n"), ("kid", "here\n"), ("one", "done\n")):
             self.assertEqual(self.daemon.json("start", name)["start_mode"], "resume")
             self.assertEqual(self.daemon.ramet("exec", name, "cat kept"), kept)
             self.assertNotIn("reason", self.daemon.json("show", name))
