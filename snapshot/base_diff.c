@@ -127,11 +127,13 @@ enum verdict { SAME, DIFFERENT, BYTES_DECIDE };
 
 // Two places of data may hold the same. Data in the log may be zeros, which sealing makes zero; a segment has
 // no zeros. (What differed when it was found may have been sealed since.)
-static enum verdict judge(locator_t a, locator_t b)
+static enum verdict judge(locator_t a, locator_t b, bool by_place)
 {
     enum extent_kind x = kind_of(a), y = kind_of(b);
     if (a == b)
         return SAME;
+    if (by_place)
+        return x != EXTENT_DATA && y != EXTENT_DATA ? SAME : DIFFERENT;
     if (x == EXTENT_DATA && y == EXTENT_DATA)
         return BYTES_DECIDE;
     bool zeros = (x == EXTENT_ZERO && locator_is_log(b)) || (y == EXTENT_ZERO && locator_is_log(a));
@@ -150,7 +152,7 @@ static int look(struct diff_state *state, uint64_t block, uint64_t most, enum ve
         r = tree_get(&newer->store->space, &newer->tree, block, x, &b, &y, ret_missing);
     if (r < 0)
         return r;
-    *ret_verdict = judge(a, b);
+    *ret_verdict = judge(a, b, state->call->by_place);
     *ret_count = y;
     return 0;
 }

@@ -89,6 +89,8 @@ void base_extents_submit(struct base *base, struct loop *loop, struct volume_ext
 // zeros, though it reads the same. What only the larger of two sizes has counts as unmapped in the other.
 struct base_diff {
     struct base *older, *newer;    // stay open until done
+    bool by_place;                 // no bytes are compared: what is not stored at one place differs (bytes
+                                   // may still be equal), and zeros and unmapped are the same
     uint64_t offset;               // bytes, whole blocks: where to begin
     struct volume_extent *extents; // the caller's room for `capacity` (at least 1)
     unsigned capacity;
@@ -119,4 +121,5 @@ int volume_extents_wait(
 int base_extents_wait(
         struct base *base, uint64_t offset, uint64_t length, extent_callback each, void *context);
 int base_diff_wait(struct base *older, struct base *newer, extent_callback each, void *context);
+int base_diff_places_wait(struct base *older, struct base *newer, extent_callback each, void *context);
 int base_read_wait(struct base *base, uint64_t offset, void *buffer, uint64_t length);

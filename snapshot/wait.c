@@ -180,12 +180,17 @@ static void diff_done(struct base_diff *call, int result)
     waiter_finish(call->context, result);
 }
 
-int base_diff_wait(struct base *older, struct base *newer, extent_callback each, void *context)
+static int diff_wait(
+        struct base *older, struct base *newer, bool by_place, extent_callback each, void *context)
 {
     struct volume_extent extents[EXTENT_BATCH];
     struct extent_join join = {.each = each, .context = context};
-    struct base_diff call = {
-            .older = older, .newer = newer, .extents = extents, .capacity = EXTENT_BATCH, .done = diff_done};
+    struct base_diff call = {.older = older,
+            .newer = newer,
+            .by_place = by_place,
+            .extents = extents,
+            .capacity = EXTENT_BATCH,
+            .done = diff_done};
     do {
         struct waiter waiter = WAITER_INIT;
         call.context = &waiter;
@@ -198,6 +203,16 @@ int base_diff_wait(struct base *older, struct base *newer, extent_callback each,
     } while (!call.finished && !join.stopped);
     join_flush(&join);
     return 0;
+}
+
+int base_diff_wait(struct base *older, struct base *newer, extent_callback each, void *context)
+{
+    return diff_wait(older, newer, false, each, context);
+}
+
+int base_diff_places_wait(struct base *older, struct base *newer, extent_callback each, void *context)
+{
+    return diff_wait(older, newer, true, each, context);
 }
 
 struct commit_call {

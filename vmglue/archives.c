@@ -126,7 +126,10 @@ static int change_body(void *context, const struct doc *doc, const struct archiv
     int r = json_is_object(body) && (doc->kind != DOC_MACHINE || json_is_object(machine)) ? 0 : -1;
     if (r == 0 && doc->kind == DOC_MACHINE) {
         size_t i;
+        json_t *origin = json_object_get(machine, "origin_base");
         r = map_base(json_object_get(machine, "memory_base"), bases, count);
+        if (r == 0 && json_integer_value(origin) != 0)
+            r = map_base(origin, bases, count);
         json_array_foreach(json_object_get(machine, "disk_bases"), i, disk)
         {
             r = r < 0 ? r : map_base(disk, bases, count);

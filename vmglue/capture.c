@@ -252,6 +252,8 @@ static int fill_doc(
     doc->bases[doc->base_count++] = ids->memory;
     for (unsigned i = 0; i < request->disk_count; i++)
         doc->bases[doc->base_count++] = ids->disks[i];
+    if (request->origin.value != 0)
+        doc->bases[doc->base_count++] = request->origin;
     int result = capture_doc_body(request, ids, figures, &doc->body, err);
     doc->body_bytes = result == 0 ? strlen(doc->body) : 0;
     return result;

@@ -28,6 +28,9 @@ struct capture_request {
     struct agent *agent;       // NULL: no freeze (only with best_effort)
     struct dirty_pages *dirty; // opened over vm_get_memory; started here
     struct volume *memory;     // holds what the last committed snapshot composed
+    // What the machine's memory is likely to share most with: the image that it was resumed from, or that
+    // one's own origin. Kept alive by the doc, for memory_map.h. 0 = none.
+    struct base_id origin;
     struct volume_id disks[VM_DISKS_MAX];
     unsigned disk_count;
     const char *name; // of the DOC_MACHINE doc; NULL or "" = anonymous
@@ -78,6 +81,7 @@ int capture_machine(
 // A DOC_MACHINE doc's body, as capture_machine wrote it.
 struct capture_doc {
     struct base_id memory;
+    struct base_id origin; // 0 = none
     struct base_id disks[VM_DISKS_MAX];
     unsigned disk_count;
     char *compat; // JSON text, malloc'ed (compat_compare)

@@ -39,9 +39,9 @@ int capture_doc_body(const struct capture_request *request, const struct capture
     for (unsigned i = 0; i < request->disk_count; i++)
         json_array_append_new(disks, json_integer((json_int_t)ids->disks[i].value));
     json_object_set_new(body, "machine",
-            json_pack("{s:i, s:I, s:o, s:O, s:o}", "format", FORMAT, "memory_base",
-                    (json_int_t)ids->memory.value, "disk_bases", disks, "compat", compat, "figures",
-                    figures_json(figures)));
+            json_pack("{s:i, s:I, s:I, s:o, s:O, s:o}", "format", FORMAT, "memory_base",
+                    (json_int_t)ids->memory.value, "origin_base", (json_int_t)request->origin.value,
+                    "disk_bases", disks, "compat", compat, "figures", figures_json(figures)));
     char *text = json_dumps(body, JSON_COMPACT);
     if (text == NULL)
         return error_set(err, -ENOMEM, "no memory for the body of a machine snapshot");
@@ -60,11 +60,11 @@ int capture_doc_parse(const struct doc *doc, struct capture_doc *ret_doc, struct
     struct capture_doc parsed = {0};
     JSON_AUTO json_t *body = doc->body != NULL ? json_loads(doc->body, 0, NULL) : NULL;
     json_t *machine = json_object_get(body, "machine");
-    json_int_t memory = 0;
+    json_int_t memory = 0, origin = 0;
     int format = 0;
     json_t *disks = NULL, *compat = NULL;
-    if (json_unpack(machine, "{s:i, s:I, s:o, s:o}", "format", &format, "memory_base", &memory, "disk_bases",
-                &disks, "compat", &compat) != 0 ||
+    if (json_unpack(machine, "{s:i, s:I, s?:I, s:o, s:o}", "format", &format, "memory_base", &memory,
+                "origin_base", &origin, "disk_bases", &disks, "compat", &compat) != 0 ||
             !json_is_array(disks) || json_array_size(disks) > VM_DISKS_MAX || !json_is_object(compat))
         return error_set(err, -EBADMSG,
                 "the snapshot '%s' has no usable description of its machine: it cannot be resumed",
@@ -74,6 +74,7 @@ int capture_doc_parse(const struct doc *doc, struct capture_doc *ret_doc, struct
                 "the snapshot '%s' has format %d and this program knows %d: use the program that wrote it",
                 doc->name, format, FORMAT);
     parsed.memory.value = (uint64_t)memory;
+    parsed.origin.value = (uint64_t)origin;
     for (; parsed.disk_count < json_array_size(disks); parsed.disk_count++)
         parsed.disks[parsed.disk_count].value =
                 (uint64_t)json_integer_value(json_array_get(disks, parsed.disk_count));

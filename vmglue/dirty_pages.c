@@ -75,6 +75,8 @@ struct dirty_pages {
     struct page_set round;       // still to be copied
     uint64_t cursor;             // every word of `round` below is empty
     struct page_region *regions, *inner_regions; // REGIONS_MAX each; inner: of a walk inside a walk
+    void (*each_present)(void *context, uint64_t offset, uint64_t length); // of dirty_pages_present
+    void *present_context;
 };
 
 static void page_set_add(struct page_set *set, uint64_t page)
@@ -358,6 +360,28 @@ int dirty_pages_scan(struct dirty_pages *pages, struct error *err)
     if (result < 0)
         return dirty_pages_start(pages, err);
     return is_alive(pages) ? 0 : scan_failed(pages, -ESRCH, err);
+}
+
+static int tell_regions(struct dirty_pages *pages, const struct page_region *regions, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        pages->each_present(pages->present_context, regions[i].start - pages->ram_address,
+                regions[i].end - regions[i].start);
+    return 0;
+}
+
+int dirty_pages_present(struct dirty_pages *pages,
+        void (*each)(void *context, uint64_t offset, uint64_t length), void *context, struct error *err)
+{
+    pages->each_present = each;
+    pages->present_context = context;
+    int result = walk(
+            pages, pages->ram_address, ram_end(pages), PAGE_IS_PRESENT, 0, 0, pages->regions, tell_regions);
+    if (result == -ENOTTY || result == -EINVAL)
+        return error_set(err, -EOPNOTSUPP, "this kernel does not tell which pages a process has mapped");
+    if (result < 0 || !is_alive(pages))
+        return scan_failed(pages, result < 0 ? result : -ESRCH, err);
+    return 0;
 }
 
 bool dirty_pages_tracks(struct dirty_pages *pages)

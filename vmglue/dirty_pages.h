@@ -58,3 +58,9 @@ void dirty_pages_round_all_uncommitted(
 // The snapshot was committed: what was copied is not dirty any more. What a scan has found since and nobody
 // has copied stays uncommitted.
 void dirty_pages_committed(struct dirty_pages *pages);
+
+// Calls each() for the ranges of guest memory (bytes, ascending) that the VMM has mapped right now: what the
+// guest has touched, and with a warm page cache also some neighbours. Changes nothing. -EOPNOTSUPP before
+// Linux 6.7.
+int dirty_pages_present(struct dirty_pages *pages,
+        void (*each)(void *context, uint64_t offset, uint64_t length), void *context, struct error *err);

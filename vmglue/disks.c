@@ -2,6 +2,7 @@
 #include "vmglue/disks.h"
 
 #include "snapshot/passing.h"
+#include "snapshot/working_set.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -276,6 +277,7 @@ int disks_delete_snapshot(struct disks *disks, const char *name, struct error *e
                 name, name);
     struct txn *txn = txn_begin(disks->store);
     txn_doc_delete(txn, ref.doc);
+    working_set_delete(disks->store, txn, ref.doc);
     return txn_commit_wait(txn, TXN_DURABLE | TXN_RESERVE, err);
 }
 

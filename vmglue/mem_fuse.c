@@ -10,6 +10,7 @@
 
 #include "vmglue/mem_fuse_device.h"
 #include "vmglue/mem_fuse_images.h"
+#include "vmglue/mem_fuse_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,10 +25,9 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PREFETCH_BYTES = 1 << 20, READAHEAD_MAX = 128 * 1024, PAGE_BYTES = 4096 };
+enum { READAHEAD_MAX = 128 * 1024, PAGE_BYTES = 4096 };
 static const double FOREVER_S = 365.0 * 86400; // nothing about an image ever changes
 
 struct mem_fuse {
@@ -485,7 +485,7 @@ struct mem_fuse *mem_fuse_stop(struct mem_fuse *fuse, bool unmount)
         mem_fuse_device_detach(fuse->mountpoint);
     eventfd_write(fuse->stop_fd, 1);
     pthread_join(fuse->thread, NULL);
-    mem_fuse_images_wait(fuse->images);
+    mem_fuse_images_wait(fuse->images, 0);
     return free_fuse(fuse);
 }
 
@@ -499,81 +499,29 @@ uint64_t mem_fuse_read_count(struct mem_fuse *fuse)
     return atomic_load(&fuse->read_count);
 }
 
-// ---- Prefetch ----
+// ---- For mem_fuse_prefetch.c ----
 
-// Whether the page cache has all of a range, or is just getting it (Linux 6.5; before, nothing counts as
-// cached).
-static bool is_cached(int fd, uint64_t offset, uint64_t length)
+struct store *mem_fuse_store(struct mem_fuse *fuse)
 {
-    enum { CACHESTAT = 451 };
-    struct {
-        uint64_t offset, length;
-    } range = {offset, length};
-    struct {
-        uint64_t cached, dirty, writeback, evicted, recently_evicted;
-    } found;
-    return syscall(CACHESTAT, fd, &range, &found, 0) == 0 &&
-           found.cached >= (length + PAGE_BYTES - 1) / PAGE_BYTES;
+    return fuse->config.store;
 }
 
-static int store_piece(struct mem_fuse *fuse, struct base *base, struct base_id id, uint64_t offset,
-        uint64_t length, void *buffer)
+const char *mem_fuse_mountpoint(struct mem_fuse *fuse)
 {
-    int result = base_read_wait(base, offset, buffer, length);
-    if (result < 0)
-        return result;
-    struct fuse_bufvec vector = FUSE_BUFVEC_INIT(length);
-    vector.buf[0].mem = buffer;
+    return fuse->mountpoint;
+}
+
+void mem_fuse_let_readers_go(struct mem_fuse *fuse, unsigned timeout_ms)
+{
+    mem_fuse_images_wait(fuse->images, timeout_ms);
+}
+
+int mem_fuse_put_pages(struct mem_fuse *fuse, struct base_id image, uint64_t offset, void *bytes, size_t size)
+{
+    struct fuse_bufvec vector = FUSE_BUFVEC_INIT(size);
+    vector.buf[0].mem = bytes;
     return fuse_lowlevel_notify_store(
-            fuse->session, base_to_node(id), (off_t)offset, &vector, FUSE_BUF_NO_SPLICE);
-}
-
-static int prefetch_range(struct mem_fuse *fuse, struct base *base, struct base_id id, int fd,
-        const struct mem_fuse_range *range, void *buffer, uint64_t *stored)
-{
-    uint64_t size = base_size_bytes(base);
-    uint64_t end = range->length > size || range->offset > size - range->length
-                           ? size
-                           : range->offset + range->length;
-    end = end + PAGE_BYTES - 1 < size ? (end + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES : size;
-    for (uint64_t at = range->offset / PAGE_BYTES * PAGE_BYTES; at < end;) {
-        uint64_t length = end - at < PREFETCH_BYTES ? end - at : PREFETCH_BYTES;
-        if (!is_cached(fd, at, length)) {
-            int result = store_piece(fuse, base, id, at, length, buffer);
-            if (result < 0)
-                return result;
-            *stored += length;
-        }
-        at += length;
-    }
-    return 0;
-}
-
-int mem_fuse_prefetch(struct mem_fuse *fuse, struct base_id base_id, const struct mem_fuse_range *ranges,
-        unsigned range_count, uint64_t *ret_stored_bytes, struct error *err)
-{
-    struct base *base;
-    int result = base_open(fuse->config.store, base_id, &base);
-    if (result < 0)
-        return error_set(err, result, "there is no base %llu to prefetch", (unsigned long long)base_id.value);
-    // The kernel must know the inode; an open file keeps it.
-    char path[4200];
-    snprintf(path, sizeof path, "%s/%llu", fuse->mountpoint, (unsigned long long)base_id.value);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    result = fd < 0 ? -errno : 0;
-    uint64_t stored = 0;
-    void *buffer = io_buffer_alloc(PREFETCH_BYTES);
-    for (unsigned i = 0; i < range_count && result == 0; i++)
-        result = prefetch_range(fuse, base, base_id, fd, &ranges[i], buffer, &stored);
-    io_buffer_free(buffer);
-    if (fd >= 0)
-        close(fd);
-    base_close(base);
-    if (ret_stored_bytes != NULL)
-        *ret_stored_bytes = stored;
-    if (result < 0)
-        return error_set(err, result, "cannot prefetch %s: %s", path, strerror(-result));
-    return 0;
+            fuse->session, base_to_node(image), (off_t)offset, &vector, FUSE_BUF_NO_SPLICE);
 }
 
 void mem_fuse_forget(struct mem_fuse *fuse, struct base_id base)

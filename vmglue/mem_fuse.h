@@ -15,7 +15,9 @@
 #pragma once
 
 #include "snapshot/volume.h"
+#include "snapshot/working_set.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -60,13 +62,11 @@ struct mem_fuse *mem_fuse_stop(struct mem_fuse *fuse, bool unmount);
 uint64_t mem_fuse_read_bytes(struct mem_fuse *fuse); // served since start
 uint64_t mem_fuse_read_count(struct mem_fuse *fuse);
 
-struct mem_fuse_range {
-    uint64_t offset, length; // bytes; rounded outwards to whole pages, cut at the image's end
-};
-// Puts ranges of an image into the page cache that all its forks share, in this order, before anybody faults
-// on them; what is cached is skipped. Waits for the store. *ret_stored_bytes (may be NULL): what was not
-// cached.
-int mem_fuse_prefetch(struct mem_fuse *fuse, struct base_id base, const struct mem_fuse_range *ranges,
-        unsigned range_count, uint64_t *ret_stored_bytes, struct error *err);
+// Puts ranges of an image (bytes; rounded outwards to whole pages, cut at the image's end) into the page
+// cache that all its forks share, in this order, before anybody faults on them; what is cached is skipped,
+// and small holes may be filled along. Waits for the store, and gives way to READs. *cancel (may be NULL) set
+// true ends it early: -ECANCELED. *ret_stored_bytes (may be NULL): what was not cached, on failure too.
+int mem_fuse_prefetch(struct mem_fuse *fuse, struct base_id image, const struct working_set_range *ranges,
+        unsigned count, const atomic_bool *cancel, uint64_t *ret_stored_bytes, struct error *err);
 // Lets the kernel drop an image's cached pages as soon as nobody maps it: for bases that were deleted.
 void mem_fuse_forget(struct mem_fuse *fuse, struct base_id base);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { BUCKETS = 256 };
 
@@ -153,11 +154,19 @@ void mem_fuse_images_end_read(struct mem_fuse_images *images, struct base_id id)
     pthread_mutex_unlock(&images->lock);
 }
 
-void mem_fuse_images_wait(struct mem_fuse_images *images)
+void mem_fuse_images_wait(struct mem_fuse_images *images, unsigned timeout_ms)
 {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + timeout_ms * UINT64_C(1000000);
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    int late = 0;
     pthread_mutex_lock(&images->lock);
-    while (images->reads > 0)
-        pthread_cond_wait(&images->idle, &images->lock);
+    while (images->reads > 0 && late == 0)
+        late = timeout_ms == 0
+                       ? pthread_cond_wait(&images->idle, &images->lock)
+                       : pthread_cond_clockwait(&images->idle, &images->lock, CLOCK_MONOTONIC, &until);
     pthread_mutex_unlock(&images->lock);
 }
 

@@ -23,6 +23,7 @@ void mem_fuse_images_release(struct mem_fuse_images *images, struct base_id id);
 // The base stays until the READ has ended.
 int mem_fuse_images_begin_read(struct mem_fuse_images *images, struct base_id id, struct base **ret_base);
 void mem_fuse_images_end_read(struct mem_fuse_images *images, struct base_id id);
-void mem_fuse_images_wait(struct mem_fuse_images *images); // until no READ is in flight; not on a loop
+// Until no READ is in flight, at most so long (0 = for ever); not on a loop.
+void mem_fuse_images_wait(struct mem_fuse_images *images, unsigned timeout_ms);
 // Ids of all bases there are, ascending; *ret_ids is malloc'ed. -ENOMEM.
 int mem_fuse_images_list(struct mem_fuse_images *images, uint64_t **ret_ids, size_t *ret_count);

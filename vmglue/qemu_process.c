@@ -20,7 +20,14 @@
 #include <x86intrin.h>
 #endif
 
-enum { QMP_FD = 3, AGENT_FD = 4, CONSOLE_FD = 5, TAP_FD = 6, FDS = 4, ENV_MAX = 8 };
+enum { QMP_FD = 3, AGENT_FD = 4, CONSOLE_FD = 5, OWN_FDS = 3, FDS_MAX = 6, ENV_MAX = 10 };
+
+// Descriptors of the VMM: number QMP_FD on, in this order.
+struct vmm_fds {
+    int fds[FDS_MAX]; // the first OWN_FDS are ours to close, the rest are the caller's
+    unsigned count;
+    int tap, origin, extents; // as the VMM numbers them; 0 = it has none
+};
 
 char *qemu_process_path(const char *directory, const char *name)
 {
@@ -106,7 +113,15 @@ static const char *seen(
     return buffer;
 }
 
-static void build_environment(const struct vm_config *config, struct environment *environment)
+static void set_number(struct environment *environment, const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    set_variable(environment, name, value == 0 ? NULL : text);
+}
+
+static void build_environment(
+        const struct vm_config *config, const struct vmm_fds *fds, struct environment *environment)
 {
     char library[VM_CONFINE_PATH] = "", image[VM_CONFINE_PATH] = "", socket[VM_CONFINE_PATH] = "";
     bool confined = config->confine != NULL;
@@ -125,6 +140,8 @@ static void build_environment(const struct vm_config *config, struct environment
         set_variable(
                 environment, "RAMET_PRELOAD_IMAGE", seen(config, config->memory_image, image, environment));
         set_variable(environment, "RAMET_PRELOAD_RAM_BYTES", config->memory_image == NULL ? bytes : NULL);
+        set_number(environment, "RAMET_PRELOAD_ORIGIN_FD", fds->origin);
+        set_number(environment, "RAMET_PRELOAD_EXTENTS_FD", fds->extents);
     }
 }
 
@@ -134,11 +151,11 @@ static void free_environment(struct environment *environment)
         free(environment->words[i]);
 }
 
-static int spawn(const struct vm_config *config, const struct qemu_args *args, const int fds[FDS],
+static int spawn(const struct vm_config *config, const struct qemu_args *args, const struct vmm_fds *fds,
         struct qemu_process *ret_process, struct error *err)
 {
     struct environment environment = {0};
-    build_environment(config, &environment);
+    build_environment(config, fds, &environment);
     char *log_path = qemu_process_path(config->run_dir, "vmm.log");
     int result = -ENOMEM;
     if (!environment.failed && log_path != NULL) {
@@ -146,8 +163,8 @@ static int spawn(const struct vm_config *config, const struct qemu_args *args, c
                 .env = (const char *const *)environment.words,
                 .working_dir = config->confine != NULL ? "/" : config->run_dir,
                 .log_path = log_path,
-                .fds = fds,
-                .fd_count = config->tap_fd > 0 ? FDS : FDS - 1,
+                .fds = fds->fds,
+                .fd_count = fds->count,
                 .confine = config->confine,
                 .netns_fd = config->netns_fd};
         result = vm_process_spawn(&spawn, &ret_process->identity, &ret_process->pid_fd, err);
@@ -203,6 +220,24 @@ static int open_console(const char *run_dir, int *ret_fd, struct error *err)
     return result;
 }
 
+static int add_fd(struct vmm_fds *fds, int fd)
+{
+    if (fd <= 0)
+        return 0;
+    fds->fds[fds->count] = fd;
+    return QMP_FD + (int)fds->count++;
+}
+
+static void collect_fds(const struct vm_config *config, struct vmm_fds *ret_fds)
+{
+    *ret_fds = (struct vmm_fds){.fds = {-1, -1, -1}, .count = OWN_FDS};
+    ret_fds->tap = add_fd(ret_fds, config->tap_fd);
+    if (config->preload_library == NULL || config->memory_image == NULL || config->memory_origin_fd <= 0)
+        return;
+    ret_fds->origin = add_fd(ret_fds, config->memory_origin_fd);
+    ret_fds->extents = add_fd(ret_fds, config->memory_extents_fd);
+}
+
 static atomic_bool no_sandbox;
 
 bool qemu_process_leave_out_sandbox(const char *words)
@@ -215,12 +250,14 @@ bool qemu_process_leave_out_sandbox(const char *words)
 int qemu_process_start(const struct vm_config *config, const char *accel, struct qemu_process *ret_process,
         struct error *err)
 {
+    struct vmm_fds fds;
+    collect_fds(config, &fds);
     struct qemu_args_host host = {.accel = accel,
             .sandbox = !no_sandbox,
             .qmp_fd = QMP_FD,
             .agent_fd = AGENT_FD,
             .console_fd = CONSOLE_FD,
-            .tap_fd = config->tap_fd > 0 ? TAP_FD : 0};
+            .tap_fd = fds.tap};
     if (config->shape.machine == VM_MACHINE_MICROVM || strcmp(accel, "tcg") == 0)
         host.tsc_khz = qemu_process_tsc_khz();
     struct qemu_args args;
@@ -228,20 +265,19 @@ int qemu_process_start(const struct vm_config *config, const char *accel, struct
     if (result < 0)
         return result;
     struct qemu_process process = {.pid_fd = -1, .preload_fd = -1};
-    int fds[FDS] = {-1, -1, -1, config->tap_fd};
-    result = listen_in(config->run_dir, "qmp.sock", SOCK_STREAM, &fds[0], err);
+    result = listen_in(config->run_dir, "qmp.sock", SOCK_STREAM, &fds.fds[0], err);
     if (result == 0)
-        result = listen_in(config->run_dir, "agent.sock", SOCK_STREAM, &fds[1], err);
+        result = listen_in(config->run_dir, "agent.sock", SOCK_STREAM, &fds.fds[1], err);
     if (result == 0)
-        result = open_console(config->run_dir, &fds[2], err);
+        result = open_console(config->run_dir, &fds.fds[2], err);
     if (result == 0 && config->preload_library != NULL)
         result = listen_for_preload(config, &process.preload_fd, err);
     if (result == 0)
-        result = spawn(config, &args, fds, &process, err);
+        result = spawn(config, &args, &fds, &process, err);
     // Ours are closed, so that a connect is refused once the VMM is gone.
-    for (int i = 0; i < FDS - 1; i++) { // the last one is the caller's
-        if (fds[i] >= 0)
-            close(fds[i]);
+    for (int i = 0; i < OWN_FDS; i++) {
+        if (fds.fds[i] >= 0)
+            close(fds.fds[i]);
     }
     qemu_args_free(&args);
     if (result < 0 && process.preload_fd >= 0)

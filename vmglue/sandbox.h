@@ -35,6 +35,7 @@ struct sandbox_config {
     enum vm_accel accel;
     struct sandbox_memory_config memory;
     uint64_t keep_stopped_ms; // stopped and failed ones that are not persistent are removed then; 0 = never
+    bool working_sets;        // record and prefetch them
     void (*log)(void *context, const char *message);
     void *context;
 };

@@ -57,6 +57,11 @@ static int extend(void *context, struct txn *txn, const struct capture_ids *ids,
     return capture->extend == NULL ? 0 : capture->extend(capture->context, txn, ids, err);
 }
 
+struct base_id sandbox_memory_origin(const struct sandbox *sandbox)
+{
+    return sandbox->record.origin.value != 0 ? sandbox->record.origin : sandbox->record.mapped;
+}
+
 int sandbox_capture_begin(struct sandbox *sandbox, const json_t *labels, const char *inner,
         struct sandbox_capture *ret_capture, struct error *err)
 {
@@ -71,6 +76,7 @@ int sandbox_capture_begin(struct sandbox *sandbox, const json_t *labels, const c
                     .agent = sandbox->agent,
                     .dirty = sandbox->dirty,
                     .memory = sandbox->memory,
+                    .origin = sandbox_memory_origin(sandbox),
                     .paused = record->state == SANDBOX_PAUSED,
                     .frozen = record->pause_frozen,
                     .body = body}};

@@ -19,3 +19,5 @@ int sandbox_capture_begin(struct sandbox *sandbox, const json_t *labels, const c
 int sandbox_capture_run(
         struct sandbox_capture *capture, struct capture_result *ret_result, struct error *err);
 void sandbox_capture_end(struct sandbox_capture *capture);
+struct base_id sandbox_memory_origin(
+        const struct sandbox *sandbox); // of its snapshots (memory_map.h); 0 = none

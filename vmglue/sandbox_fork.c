@@ -146,7 +146,9 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
 static int extend_fork(void *context, struct txn *txn, const struct capture_ids *ids, struct error *err)
 {
     struct fork_work *work = context;
-    struct sandbox_origin origin = {.disk = ids->disks[0], .memory = ids->memory};
+    struct sandbox_origin origin = {.disk = ids->disks[0],
+            .memory = ids->memory,
+            .memory_origin = sandbox_memory_origin(work->source)};
     sandbox_origin_take_more(&origin, &work->source->record, ids->disks + 1);
     for (unsigned i = 0; i < work->fork->count; i++) {
         snprintf(work->records[i].tree, sizeof work->records[i].tree, "tree_%" PRIu64, ids->machine.value);

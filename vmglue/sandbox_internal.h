@@ -56,6 +56,7 @@ struct sandbox_record {
     struct sandbox_disk more[VM_DISKS_MAX - 1]; // further disks, in the guest's order
     unsigned more_count;
     struct base_id mapped; // memory base that the VMM maps; 0 = booted cold
+    struct base_id origin; // what that one is mapped over (memory_map.h); 0 = nothing
     struct doc_id machine; // what it resumes from when stopped with memory; 0 = boots from its disk
 };
 
@@ -81,7 +82,9 @@ struct sandbox {
     unsigned vm_generation;      // (lock) events of earlier VMMs are ignored
     bool reset_asked, shut_down; // (lock) by the guest
     char exit_detail[256];       // (lock) how the VMM ended; empty while it runs
-    unsigned io_errors; // (lock) failed disk requests since one worker looks after them; 0 = none does
+    unsigned io_errors;     // (lock) failed disk requests since one worker looks after them; 0 = none does
+    struct doc_id snapshot; // the machine snapshot that it is resumed from and that stays; 0 = none
+    struct working_set_job *job; // prefetching, or NULL
     struct dirty_pages *dirty;
     bool memory_admitted;       // (lock) it has a place in the memory budget
     uint64_t own_bytes;         // (lock) guest memory of its own, as last read
@@ -99,6 +102,7 @@ struct sandboxes {
     char kernel_path[256], initrd_path[256], preload_path[256], probe_cache[256];
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    struct working_set_recorder *recorder;
     struct sandbox *list;                                         // (lock)
     unsigned workers;                                             // (lock) threads that handle events
     bool quiesced;                                                // (lock)
@@ -236,6 +240,18 @@ int sandbox_confine_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_confine **ret_confine, struct error *err);
 void sandbox_confine_release(struct sandbox_confine *confine); // accepts NULL
 void sandbox_confine_clean(struct sandboxes *all, const char *id);
+
+// ---- sandbox_working_set.c: what a resume touches, and what its memory shares. All (op) but the first two
+// ----
+int sandbox_working_set_start(struct sandboxes *all, struct error *err); // the recorder
+void sandbox_working_set_stop(struct sandboxes *all);                    // accepts one that was not started
+// Before a resume: begins to bring the snapshot's working set into the page cache, and fills in what of the
+// machine's memory is mapped from its origin. Descriptors in *config are the caller's to release.
+int sandbox_working_set_prepare(struct sandbox *sandbox, struct vm_config *config, struct error *err);
+void sandbox_working_set_release(struct vm_config *config);
+void sandbox_working_set_ready(
+        struct sandbox *sandbox); // it has answered: the first of a snapshot is recorded
+void sandbox_working_set_cancel(struct sandbox *sandbox); // the VMM ends, or the daemon
 
 // ---- sandbox_memory.c: the host's memory ----
 // Whether `count` more machines of that size may run; -ENOMEM with words when not. Takes nothing: to refuse

@@ -140,6 +140,7 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
     }
     struct sandbox *sandbox = sandbox_new(all, record);
     sandbox_step(sandbox, STEP_CREATE_RECORDED);
+    sandbox->snapshot = origin->machine;
     r = sandbox_vm_start(sandbox, origin->state, origin->state_bytes, origin->compat, err);
     if (r == 0)
         r = sandbox_set_running(
@@ -266,6 +267,7 @@ int sandbox_resume(struct sandbox *sandbox, uint64_t started_ns, struct error *e
     if (r < 0)
         return r;
     r = sandbox_resume_begin(sandbox, &origin, err);
+    sandbox->snapshot = (struct doc_id){0}; // it goes with this start
     if (r == 0) {
         sandbox_step(sandbox, STEP_START_RECORDED);
         r = sandbox_vm_start(sandbox, origin.state, origin.state_bytes, origin.compat, err);

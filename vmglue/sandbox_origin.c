@@ -17,7 +17,9 @@ static int parse_machine(
     int r = capture_doc_parse(doc, &capture, err);
     if (r < 0)
         return r;
+    origin->machine = doc->id;
     origin->memory = capture.memory;
+    origin->memory_origin = capture.origin;
     origin->compat = capture.compat;
     capture.compat = NULL;
     if (capture.disk_count == 0)
@@ -135,6 +137,7 @@ void sandbox_origin_volumes(struct txn *txn, const struct sandbox_origin *origin
     record->memory =
             txn_volume_create(txn, "", VOLUME_MEMORY, (uint64_t)record->memory_mb << 20, origin->memory);
     record->mapped = origin->memory;
+    record->origin = origin->memory_origin;
     if (origin->memory.value == 0)
         return;
     record->more_count = origin->more_count;

@@ -9,7 +9,9 @@ struct sandbox_origin {
     struct volume_id disk_volume; // a volume to freeze, or
     struct base_id disk;          // a base
     uint64_t disk_bytes;
-    struct base_id memory;                       // 0 = boots
+    struct doc_id machine;                       // the machine snapshot; 0 = boots
+    struct base_id memory;                       // its memory; 0 = boots
+    struct base_id memory_origin;                // what that shares most with; 0 = nothing
     unsigned cpus, memory_mb;                    // of a machine
     json_t *network;                             // owned
     json_t *defaults;                            // of a template, owned, object or NULL

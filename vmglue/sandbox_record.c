@@ -75,7 +75,7 @@ static json_t *encode(const struct sandbox_record *record)
         uint64_t value;
     } numbers[] = {{"created_wall_ns", record->created_wall_ns}, {"ready_ms", record->ready_ms},
             {"disk", record->disk.value}, {"memory", record->memory.value}, {"mapped", record->mapped.value},
-            {"machine", record->machine.value}};
+            {"origin", record->origin.value}, {"machine", record->machine.value}};
     for (size_t i = 0; json != NULL && i < sizeof numbers / sizeof numbers[0]; i++)
         json_object_set_new(json, numbers[i].name, json_integer((json_int_t)numbers[i].value));
     if (json != NULL && record->labels != NULL)
@@ -109,6 +109,8 @@ int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct er
         doc.volumes[doc.volume_count++] = record->more[i].volume;
     if (record->mapped.value != 0)
         doc.bases[doc.base_count++] = record->mapped;
+    if (record->origin.value != 0)
+        doc.bases[doc.base_count++] = record->origin;
     doc.body = text;
     doc.body_bytes = strlen(text);
     struct doc_id id = txn_doc_put(txn, &doc, NULL, 0);
@@ -160,7 +162,7 @@ int sandbox_record_forget_memory(struct sandbox *sandbox, enum sandbox_state sta
     struct txn *txn = txn_begin(sandbox->all->store);
     record.memory =
             txn_volume_create(txn, "", VOLUME_MEMORY, (uint64_t)record.memory_mb << 20, (struct base_id){0});
-    record.mapped = (struct base_id){0};
+    record.mapped = record.origin = (struct base_id){0};
     record.machine = (struct doc_id){0};
     record.state = state;
     record.reason[0] = '\0';
@@ -246,6 +248,7 @@ int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_recor
     record.disk.value = get_uint(json, "disk");
     record.memory.value = get_uint(json, "memory");
     record.mapped.value = get_uint(json, "mapped");
+    record.origin.value = get_uint(json, "origin");
     record.machine.value = get_uint(json, "machine");
     record.labels = json_incref(json_object_get(json, "labels"));
     record.env = json_incref(json_object_get(json, "env"));

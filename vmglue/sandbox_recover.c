@@ -309,7 +309,9 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     clean_keeper(all);
     clean_inner(all);
     forget_references(all);
-    r = sandbox_memory_start(all, err);
+    r = sandbox_working_set_start(all, err);
+    if (r == 0)
+        r = sandbox_memory_start(all, err);
     if (r == 0)
         r = sandbox_deadline_start(all, err);
     if (r < 0)
@@ -346,6 +348,7 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
         return NULL;
     sandbox_quiesce_all(all);
     sandbox_deadline_stop(all);
+    sandbox_working_set_stop(all);
     pthread_mutex_lock(&all->lock);
     while (all->workers > 0)
         pthread_cond_wait(&all->changed, &all->lock);

@@ -55,7 +55,7 @@ static int swap_stopped(struct sandbox *sandbox, const struct sandbox_origin *or
     struct txn *txn = txn_begin(sandbox->all->store);
     sandbox_origin_shape(origin, &record);
     sandbox_origin_volumes(txn, origin, 0, &record);
-    record.mapped = (struct base_id){0};
+    record.mapped = record.origin = (struct base_id){0};
     record.machine = (struct doc_id){0};
     record.reason[0] = '\0';
     sandbox_record_enter(&record, SANDBOX_STOPPED);

@@ -16,7 +16,7 @@ static int extend_stop(void *context, struct txn *txn, const struct capture_ids 
     struct sandbox_record *record = context;
     sandbox_record_enter(record, SANDBOX_STOPPED);
     record->machine = ids->machine;
-    record->mapped = (struct base_id){0}; // the machine doc keeps what a start needs
+    record->mapped = record->origin = (struct base_id){0}; // the machine doc keeps what a start needs
     record->pause_frozen = false;
     return sandbox_record_put(txn, record, err);
 }
@@ -83,7 +83,7 @@ static int stop_disk_only(
     if (r == 0) {
         sandbox_record_enter(record, SANDBOX_STOPPED);
         record->machine = (struct doc_id){0};
-        record->mapped = (struct base_id){0};
+        record->mapped = record->origin = (struct base_id){0};
         record->pause_frozen = false;
         r = sandbox_record_commit(sandbox, record, TXN_DURABLE, err);
     }

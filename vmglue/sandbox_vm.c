@@ -236,7 +236,12 @@ static int start_prepared(struct sandbox *sandbox, struct vm_config *config, str
     if (r == 0)
         r = sandbox_confine_prepare(sandbox, config, &confine, err);
     if (r == 0)
+        r = sandbox_working_set_prepare(sandbox, config, err);
+    if (r == 0)
         r = start_vmm(sandbox, config, err);
+    if (r == 0)
+        sandbox_working_set_ready(sandbox);
+    sandbox_working_set_release(config);
     sandbox_confine_release(confine);
     sandbox_network_release(network);
     return r;
@@ -335,6 +340,7 @@ static void drop_agent(struct sandbox *sandbox)
 
 static void close_parts(struct sandbox *sandbox)
 {
+    sandbox_working_set_cancel(sandbox);
     sandbox->dirty = dirty_pages_close(sandbox->dirty);
     sandbox->memory = volume_close(sandbox->memory);
 }

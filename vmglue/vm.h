@@ -78,8 +78,11 @@ struct vm_config {
     unsigned disk_count;
     const char *memory_image; // mapped MAP_PRIVATE, opened read-only by the preload library; NULL = empty
                               // memory (cold boot)
-    const char *memory_id;    // base id of that image, for the record; may be NULL
-    const void *state;        // device state to load, or NULL = boot. Loading needs memory_image
+    // Resume: what the machine has in common with its template is mapped from the template's image instead
+    // (memory_map.h). Two descriptors, not kept beyond the call; 0 = none, memory_image alone.
+    int memory_origin_fd, memory_extents_fd;
+    const char *memory_id; // base id of that image, for the record; may be NULL
+    const void *state;     // device state to load, or NULL = boot. Loading needs memory_image
     size_t state_bytes;
     // What the VMM may touch; NULL = whatever the daemon may. Not kept beyond the call.
     const struct vm_confine *confine;

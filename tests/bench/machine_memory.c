@@ -135,15 +135,50 @@ static struct family measure_forks(struct rig *rig, unsigned count, bool own_fil
     return family;
 }
 
+static void forget_image(struct rig *rig, struct base_id image)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/mem/%llu", rig->directory, (unsigned long long)image.value);
+    drop_cache(path);
+}
+
+// The sessions stopped just after resume: everything together, the template's page cache once. What is in
+// the page cache is only what they touch.
+static double sessions_mib(
+        struct rig *rig, const struct doc_id *snapshots, unsigned count, struct base_id template)
+{
+    struct machine *sessions[SESSIONS];
+    char path[160];
+    forget_image(rig, template);
+    for (unsigned i = 0; i < count; i++) {
+        sessions[i] = resume_and_stop(rig, "session", i, snapshots[i]);
+        if (getenv("RAMET_BENCH_VERBOSE") != NULL)
+            fprintf(stderr, "    session %u: %u extents, %.1f MiB in them\n", i, sessions[i]->extents,
+                    (double)sessions[i]->own_bytes / (1 << 20));
+    }
+    double total = family_of(sessions, count, false).total_mib * count;
+    if (rig->share) {
+        snprintf(path, sizeof path, "%s/mem/%llu", rig->directory, (unsigned long long)template.value);
+        total += resident_mib(path);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        struct base_id image = sessions[i]->image;
+        machine_end(sessions[i], false);
+        forget_image(rig, image);
+    }
+    return total;
+}
+
 // Each of ten sessions resumes the template, changes 4 MiB, is snapshotted, ended, and resumed from its own
 // snapshot.
-static void measure_sessions(struct bench *bench, struct doc_id template, double template_mib)
+static void measure_sessions(
+        struct bench *bench, struct doc_id template, struct base_id template_image, double template_mib)
 {
     struct rig *rig = bench->rig;
-    struct machine *sessions[SESSIONS];
     struct doc_id snapshots[SESSIONS];
     double changed_mib = 0;
     unsigned count = bench->quick ? 3 : SESSIONS;
+    rig->share = true;
     for (unsigned i = 0; i < count; i++) {
         struct machine *machine = machine_resume(rig, "session", template);
         free(machine_shell(machine, "head -c 4000000 /dev/urandom > /dev/shm/changes"));
@@ -154,17 +189,16 @@ static void measure_sessions(struct bench *bench, struct doc_id template, double
         changed_mib += usage_of(machine).private_mib;
         machine_end(machine, false);
     }
-    for (unsigned i = 0; i < count; i++)
-        sessions[i] = resume_and_stop(rig, "session", i, snapshots[i]);
-    struct family family = family_of(sessions, count, false);
-    double total = family.total_mib * count, bound = changed_mib + template_mib;
+    double total = sessions_mib(rig, snapshots, count, template_image), bound = changed_mib + template_mib;
+    rig->share = false;
+    double apart = sessions_mib(rig, snapshots, count, template_image);
     bench_row(bench, 12, "sessions of one template, each resumed from its own snapshot, all together", total,
             bound, total / bound, "<= 1.3", total / bound <= 1.3, "MiB",
             "their own changes and the template once");
-    for (unsigned i = 0; i < count; i++) {
-        machine_end(sessions[i], false);
+    bench_row(bench, 12, "the same, and what it would be without sharing", total, apart, apart / total, "-",
+            -1, "MiB", "the same sessions, each from its own image alone");
+    for (unsigned i = 0; i < count; i++)
         bench_delete(rig, snapshots[i]);
-    }
 }
 
 void bench_memory(struct bench *bench)
@@ -189,6 +223,6 @@ void bench_memory(struct bench *bench)
             own.total_mib / ours.total_mib, "-", -1, "MiB", "the same VMs, each with its own memory file");
     bench_row(bench, 12, "the VMM's own memory beside it", ours.vmm_mib, own.vmm_mib,
             own.vmm_mib / ours.vmm_mib, "-", -1, "MiB", "the same VMs, each with its own memory file");
-    measure_sessions(bench, snapshot.ids.machine, template_mib);
+    measure_sessions(bench, snapshot.ids.machine, snapshot.ids.memory, template_mib);
     bench_delete(rig, snapshot.ids.machine);
 }

@@ -31,6 +31,22 @@ static void ask_warm(struct machine *machine)
     free(answer);
 }
 
+// Where a resume's milliseconds go.
+static void tell_stages(struct machine *machine, uint64_t begin, uint64_t command_ns)
+{
+    const struct machine_stages *at = &machine->stages;
+    const struct vm_start_times *times = &machine->vm->times;
+    if (getenv("RAMET_BENCH_VERBOSE") != NULL)
+        fprintf(stderr,
+                "    volumes %.1f, spawn %.1f, load %.1f, hello %.1f, after-fork %.1f, command %.1f ms; %llu "
+                "READs, %.1f MiB\n",
+                (double)(at->made_ns - begin) / 1e6, (double)times->spawn_ns / 1e6,
+                (double)times->load_ns / 1e6, (double)(at->connected_ns - at->loaded_ns) / 1e6,
+                (double)(at->ready_ns - at->connected_ns) / 1e6, (double)command_ns / 1e6,
+                (unsigned long long)mem_fuse_read_count(machine->rig->fuse),
+                (double)mem_fuse_read_bytes(machine->rig->fuse) / (1 << 20));
+}
+
 void bench_start(struct bench *bench)
 {
     struct rig *rig = bench->rig;
@@ -60,8 +76,10 @@ void bench_start(struct bench *bench)
         begin = rig_now_ns();
         machine = machine_resume(rig, "resume", snapshot.ids.machine);
         samples_add(&resume, (double)machine->ready_ns / 1e6);
+        uint64_t asked = rig_now_ns();
         free(machine_shell(machine, "true"));
         samples_add(&resume_command, (double)(rig_now_ns() - begin) / 1e6);
+        tell_stages(machine, begin, rig_now_ns() - asked);
         machine_end(machine, false);
 
         begin = rig_now_ns();

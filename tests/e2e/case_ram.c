@@ -20,6 +20,16 @@ struct totals {
     uint64_t pages, zero_pages, last_pages, last_max, pause_ns, pause_max_ns, freeze_ns, rounds;
 };
 
+// By way of its mappings, whatever they are of.
+static void read_mapped(struct machine *machine, const struct vm_memory *memory, uint64_t page, char *buffer)
+{
+    struct iovec to = {.iov_base = buffer, .iov_len = CHUNK_PAGES * BLOCK_SIZE};
+    struct iovec from = {
+            .iov_base = (void *)(memory->address + page * BLOCK_SIZE), .iov_len = CHUNK_PAGES * BLOCK_SIZE};
+    if (process_vm_readv(machine->vm->pid, &to, 1, &from, 1, 0) != CHUNK_PAGES * BLOCK_SIZE)
+        rig_fail("cannot read the memory of %s: %s", machine->id, strerror(errno));
+}
+
 // Pages that the VMM holds no copy of are those of its image (nothing for a cold boot).
 static void read_guest(struct machine *machine, const struct vm_memory *memory, int pagemap,
         struct base *image, uint64_t page, char *buffer)
@@ -43,10 +53,8 @@ static void read_guest(struct machine *machine, const struct vm_memory *memory, 
     }
 }
 
-// How many pages of the stopped machine differ from the base. image: what it was resumed from, 0 =
-// cold-booted.
-static uint64_t compare(
-        struct machine *machine, struct base_id image_id, struct base_id id, uint64_t *ret_first)
+static uint64_t compare_all(
+        struct machine *machine, struct base_id image_id, bool mapped, struct base_id id, uint64_t *ret_first)
 {
     struct vm_memory memory;
     struct error err;
@@ -62,7 +70,10 @@ static uint64_t compare(
     char *guest = malloc(CHUNK_PAGES * BLOCK_SIZE), *composed = io_buffer_alloc(CHUNK_PAGES * BLOCK_SIZE);
     uint64_t differ = 0;
     for (uint64_t page = 0; page < memory.bytes / BLOCK_SIZE; page += CHUNK_PAGES) {
-        read_guest(machine, &memory, pagemap, image, page, guest);
+        if (mapped)
+            read_mapped(machine, &memory, page, guest);
+        else
+            read_guest(machine, &memory, pagemap, image, page, guest);
         if (base_read_wait(base, page * BLOCK_SIZE, composed, CHUNK_PAGES * BLOCK_SIZE) < 0)
             rig_fail("cannot read the composed memory at page %llu", (unsigned long long)page);
         for (unsigned i = 0; i < CHUNK_PAGES; i++) {
@@ -79,9 +90,19 @@ static uint64_t compare(
     return differ;
 }
 
+uint64_t ram_compare(struct machine *machine, struct base_id image_id, struct base_id id, uint64_t *ret_first)
+{
+    return compare_all(machine, image_id, false, id, ret_first);
+}
+
+uint64_t ram_compare_mapped(struct machine *machine, struct base_id id, uint64_t *ret_first)
+{
+    return compare_all(machine, (struct base_id){0}, true, id, ret_first);
+}
+
 // Asks the kernel to reclaim what it can of guest memory, as a host short of memory would: clean pages of the
 // image that a scan has protected go, and come back when the guest reads or writes them.
-static void reclaim(struct machine *machine)
+void ram_reclaim(struct machine *machine)
 {
     struct vm_memory memory;
     struct error err;
@@ -119,17 +140,17 @@ static void rounds_of(struct machine *machine, struct base_id image, unsigned ro
         struct capture_request request = machine_capture_request(machine, NULL);
         struct capture_result result;
         if (image.value != 0 && round % 3 == 1)
-            reclaim(machine);
+            ram_reclaim(machine);
         request.leave_paused = true;
         machine_capture(&request, &result);
-        uint64_t first = 0, differ = compare(machine, image, result.ids.memory, &first);
+        uint64_t first = 0, differ = ram_compare(machine, image, result.ids.memory, &first);
         if (differ != 0)
             rig_fail("%s, round %u: %llu pages of the snapshot differ from the guest's memory, the first is "
                      "%llu",
                     machine->id, round, (unsigned long long)differ, (unsigned long long)first);
         // The comparison can fail: the snapshot before this one is not what the guest has now.
         if (last->ids.machine.value != 0) {
-            if (round == 0 ? false : compare(machine, image, last->ids.memory, NULL) == 0)
+            if (round == 0 ? false : ram_compare(machine, image, last->ids.memory, NULL) == 0)
                 rig_fail("%s, round %u: the load changed no page between two snapshots", machine->id, round);
             if (round > 0) {
                 struct error err;
@@ -158,7 +179,7 @@ void case_ram(struct rig *rig, unsigned rounds)
     source = machine_end(source, false);
 
     struct machine *child = machine_load(rig, "child", cold.ids.machine);
-    if (compare(child, cold.ids.memory, cold.ids.memory, NULL) != 0)
+    if (ram_compare(child, cold.ids.memory, cold.ids.memory, NULL) != 0)
         rig_fail("loading a snapshot changed guest memory");
     machine_go(child, true);
     load_wait(child, load_count(child) + 10);

@@ -6,6 +6,7 @@
 #include "vmglue/unix_socket.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,12 +126,15 @@ void machine_go(struct machine *machine, bool after_fork)
     struct error err;
     char path[160];
     snprintf(path, sizeof path, "%s/agent.sock", machine->run_dir);
+    machine->stages.loaded_ns = rig_now_ns();
     if (vm_continue(machine->vm, &err) < 0 || agent_connect(path, BOOT_MS, &machine->agent, &err) < 0)
         rig_fail("%s: %s", machine->id, err.text);
+    machine->stages.connected_ns = rig_now_ns();
     struct agent_identity identity;
     fill_identity(machine, &identity);
     if (after_fork && agent_after_fork(machine->agent, &identity, 0, &err) < 0)
         rig_fail("%s: %s", machine->id, err.text);
+    machine->stages.ready_ns = rig_now_ns();
 }
 
 struct machine *machine_boot_disk(struct rig *rig, const char *id, struct volume_id disk)
@@ -177,6 +181,52 @@ void machine_adopt(struct machine *machine)
         rig_fail("%s: %s", machine->id, err.text);
 }
 
+// As sandbox_working_set_prepare, without its policies.
+static void prepare_memory(
+        struct machine *machine, struct base_id origin, struct doc_id snapshot, struct vm_config *config)
+{
+    struct rig *rig = machine->rig;
+    struct memory_map map;
+    struct working_set set;
+    struct error err;
+    char path[160];
+    if (!rig->share)
+        origin.value = 0;
+    if (memory_map_make(rig->store, machine->image, origin, &map, &err) < 0)
+        rig_fail("%s: %s", machine->id, err.text);
+    machine->origin = map.origin;
+    machine->extents = map.count;
+    machine->own_bytes = map.own_bytes;
+    if (map.origin.value != 0) {
+        snprintf(path, sizeof path, "%s/mem/%llu", rig->directory, (unsigned long long)map.origin.value);
+        config->memory_origin_fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (config->memory_origin_fd < 0 || memory_map_file(&map, &config->memory_extents_fd, &err) < 0)
+            rig_fail("%s: its memory map cannot be handed over", machine->id);
+    }
+    if (rig->working_sets && working_set_load(rig->store, snapshot, map.bytes, &set, &err) == 0)
+        machine->prefetch = prefetch_start(rig->fuse, &map, &set);
+    else
+        memory_map_free(&map);
+}
+
+static void release_memory(struct vm_config *config)
+{
+    if (config->memory_origin_fd > 0)
+        close(config->memory_origin_fd);
+    if (config->memory_extents_fd > 0)
+        close(config->memory_extents_fd);
+}
+
+void machine_record_working_set(struct machine *machine, struct doc_id snapshot)
+{
+    struct working_set set;
+    struct error err;
+    if (prefetch_record(machine->dirty, (uint64_t)machine->rig->shape.memory_mb << 20, &set, &err) < 0 ||
+            working_set_save(machine->rig->store, snapshot, &set, &err) < 0)
+        rig_fail("%s: %s", machine->id, err.text);
+    working_set_free(&set);
+}
+
 struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snapshot)
 {
     struct error err;
@@ -193,12 +243,14 @@ struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snap
     if (txn_commit_wait(txn, 0, &err) < 0)
         rig_fail("%s: %s", id, err.text);
     struct machine *machine = make(rig, id, disk, memory);
+    machine->stages.made_ns = rig_now_ns();
     char paths[2][400], image[160];
     struct vm_config config = vm_config_of(machine, paths);
     machine->image = parsed.memory;
     machine_memory_path(machine, image, sizeof image);
     if (rig->own_memory_files)
         rig_export(rig, parsed.memory, image);
+    prepare_memory(machine, parsed.origin, snapshot, &config);
     config.memory_image = image;
     config.state = state;
     config.state_bytes = state_bytes;
@@ -209,6 +261,7 @@ struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snap
             compat_compare(parsed.compat, compat, &err) < 0)
         rig_fail("%s: %s", id, err.text);
     start(machine, &config);
+    release_memory(&config);
     free(compat);
     free(state);
     capture_doc_free(&parsed);
@@ -229,6 +282,7 @@ struct machine *machine_end(struct machine *machine, bool keep_disk)
 {
     struct error err;
     struct store *store = machine->rig->store;
+    prefetch_end(machine->prefetch, true, NULL);
     agent_disconnect(machine->agent);
     dirty_pages_close(machine->dirty);
     if (machine->vm != NULL && vm_kill(machine->vm, 30000, &err) < 0)
@@ -254,6 +308,7 @@ struct capture_request machine_capture_request(struct machine *machine, const ch
             .agent = machine->agent,
             .dirty = machine->dirty,
             .memory = machine->memory,
+            .origin = machine->origin.value != 0 ? machine->origin : machine->image,
             .disks = {machine->disk},
             .disk_count = 1,
             .name = name};

@@ -35,6 +35,7 @@ static const struct {
     void (*run)(struct rig *rig, unsigned count);
 } cases[] = {
         {"ram", 40, case_ram},
+        {"sharing", 10, case_sharing},
         {"generations", 10, generations_on_two},
         {"shape", 1, shape},
         {"reboot", 1, reboot},

@@ -12,6 +12,7 @@
 #include "vmglue/dirty_pages.h"
 #include "vmglue/mem_fuse.h"
 #include "vmglue/nbd_server.h"
+#include "vmglue/prefetch.h"
 #include "vmglue/vm.h"
 
 #include <pthread.h>
@@ -26,13 +27,27 @@ struct rig {
     struct base_id image; // of RAMET_IMAGE
     uint64_t image_bytes;
     struct vm_shape shape; // for new machines
+    bool share;            // machine_load maps what a machine has in common with its origin from there
+    bool working_sets;     // machine_load prefetches the snapshot's working set, if it has one
     bool own_memory_files; // machine_load copies the memory out and maps that file (a peer for benchmarks)
+};
+
+// When a resumed machine had reached what; vm->times has the parts between made and loaded.
+struct machine_stages {
+    uint64_t made_ns;      // volumes and the disk's server
+    uint64_t loaded_ns;    // the VMM has the device state
+    uint64_t connected_ns; // the agent said hello
+    uint64_t ready_ns;     // and has done the after-fork step
 };
 
 struct machine {
     struct rig *rig;
     char id[40], run_dir[128];
-    struct base_id image; // what its memory maps, 0 = cold-booted
+    struct base_id image;  // what its memory maps, 0 = cold-booted
+    struct base_id origin; // what it maps that one over, 0 = nothing
+    unsigned extents;      // of its own image, over the origin
+    uint64_t own_bytes;    // in them
+    struct working_set_job *prefetch;
     struct volume_id disk, memory_id;
     struct volume *memory;
     int nbd_fd;
@@ -40,6 +55,7 @@ struct machine {
     struct vm *vm;
     struct agent *agent;
     struct dirty_pages *dirty;
+    struct machine_stages stages;
     uint64_t ready_ns; // start to the agent's answer (and the after-fork step)
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -70,6 +86,8 @@ void machine_go(struct machine *machine, bool after_fork); // continue a loaded 
 void machine_adopt(struct machine *machine);               // after vm_close: takes its process over again
 // Path of the file that a loaded machine maps.
 void machine_memory_path(const struct machine *machine, char *buffer, size_t size);
+// Keeps what the machine has mapped by now as its snapshot's working set.
+void machine_record_working_set(struct machine *machine, struct doc_id snapshot);
 struct machine *machine_end(struct machine *machine, bool keep_disk); // ends the VM; deletes its volumes
 
 // The request that captures this machine; the caller may change it.

@@ -294,9 +294,9 @@ static void test_damage_is_an_error(void **state)
     int fd = open_image(id, O_RDONLY);
     assert_true(fd >= 0);
     unsigned char bytes[PAGE];
-    must(mem_fuse_prefetch(daemon.fuse, id, &(struct mem_fuse_range){0, PAGE}, 1, NULL, &err));
-    struct mem_fuse_range damaged = {DAMAGED_PAGE * PAGE, PAGE};
-    assert_int_equal(mem_fuse_prefetch(daemon.fuse, id, &damaged, 1, NULL, &err), -EBADMSG);
+    must(mem_fuse_prefetch(daemon.fuse, id, &(struct working_set_range){0, PAGE}, 1, NULL, NULL, &err));
+    struct working_set_range damaged = {DAMAGED_PAGE * PAGE, PAGE};
+    assert_int_equal(mem_fuse_prefetch(daemon.fuse, id, &damaged, 1, NULL, NULL, &err), -EBADMSG);
     assert_int_equal(pread(fd, bytes, PAGE, DAMAGED_PAGE * PAGE), -1);
     assert_int_equal(errno, EIO);
     // Neighbours are fine, also those that the same read-ahead asked for.
@@ -325,10 +325,10 @@ static void test_prefetch(void **state)
     start_daemon(&daemon);
     struct base_id id = make_image(&daemon, "a");
     // The second lies beyond the end, the third is not aligned, the fourth reaches beyond the end.
-    struct mem_fuse_range ranges[] = {{PAGE * 16, 3 << 20}, {IMAGE_BYTES + 5 * PAGE, PAGE},
+    struct working_set_range ranges[] = {{PAGE * 16, 3 << 20}, {IMAGE_BYTES + 5 * PAGE, PAGE},
             {1000 * PAGE + 5, 1}, {IMAGE_BYTES - PAGE, UINT64_MAX}};
     uint64_t stored = 0;
-    must(mem_fuse_prefetch(daemon.fuse, id, ranges, 4, &stored, &err));
+    must(mem_fuse_prefetch(daemon.fuse, id, ranges, 4, NULL, &stored, &err));
     assert_int_equal(stored, (3 << 20) + PAGE + PAGE);
     assert_int_equal(mem_fuse_read_count(daemon.fuse), 0);
     int fd = open_image(id, O_RDONLY);
@@ -343,9 +343,18 @@ static void test_prefetch(void **state)
     assert_int_equal(mem_fuse_read_count(daemon.fuse), 0); // nobody had to ask
     assert_true(page_is_right(5, image + 5 * PAGE));
     assert_true(mem_fuse_read_count(daemon.fuse) > 0);
-    must(mem_fuse_prefetch(daemon.fuse, id, ranges, 4, &stored, &err));
+    must(mem_fuse_prefetch(daemon.fuse, id, ranges, 4, NULL, &stored, &err));
     assert_int_equal(stored, 0); // all there
-    assert_true(mem_fuse_prefetch(daemon.fuse, (struct base_id){4711}, ranges, 1, NULL, &err) < 0);
+    // Cancelled, nothing more comes.
+    atomic_bool cancel = true;
+    struct working_set_range late = {1500 * PAGE, PAGE};
+    assert_int_equal(mem_fuse_prefetch(daemon.fuse, id, &late, 1, &cancel, &stored, &err), -ECANCELED);
+    assert_int_equal(stored, 0);
+    // Close neighbours are fetched as one, with the hole between them.
+    struct working_set_range near[] = {{1500 * PAGE, PAGE}, {1503 * PAGE, PAGE}, {1600 * PAGE, PAGE}};
+    must(mem_fuse_prefetch(daemon.fuse, id, near, 3, NULL, &stored, &err));
+    assert_int_equal(stored, 5 * PAGE);
+    assert_true(mem_fuse_prefetch(daemon.fuse, (struct base_id){4711}, ranges, 1, NULL, NULL, &err) < 0);
     assert_non_null(strstr(err.text, "4711"));
     munmap((void *)image, IMAGE_BYTES);
     close(fd);

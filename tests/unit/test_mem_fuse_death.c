@@ -97,7 +97,8 @@ static void test_death_in_mid_read(void **state)
     assert_true(page_is_right(2000, bytes));
     close(fd);
     uint64_t stored;
-    must(mem_fuse_prefetch(daemon.fuse, id, &(struct mem_fuse_range){1 << 20, 1 << 20}, 1, &stored, &err));
+    must(mem_fuse_prefetch(
+            daemon.fuse, id, &(struct working_set_range){1 << 20, 1 << 20}, 1, NULL, &stored, &err));
     close(to[1]);
     assert_int_equal(wait_exit(mapper), 0);
     assert_true(mem_fuse_connected(daemon.fuse));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The preload library inside a small program (this one, run again with a role) and inside QEMU, against the
 // host's end.
+#include "vmglue/preload/preload_wire.h"
 #include "vmglue/preload_host.h"
 #include "vmglue/unix_socket.h"
 
@@ -25,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RAM_BYTES = 64 << 20, REPORT_MS = 60000 };
+enum { RAM_BYTES = 64 << 20, REPORT_MS = 60000, ORIGIN_FD = 40, EXTENTS_FD = 41 };
 
 static char self[3000], library[4096], directory[128], image[200], socket_path[200];
 static struct error err;
@@ -124,6 +125,25 @@ static int run_anonymous_role(void)
     return 0;
 }
 
+// The image says 'm' on its second page; the origin 'o' on its second and third. `own_pages`: what the
+// extents say is from the image, "1" or "all".
+static int run_origin_role(const char *image_path, const char *own_pages)
+{
+    int fd = open(image_path, O_RDONLY);
+    char *ram = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    inside(ram != MAP_FAILED);
+    inside(getenv("RAMET_PRELOAD_ORIGIN_FD") == NULL && fcntl(ORIGIN_FD, F_GETFD) < 0);
+    bool all = strcmp(own_pages, "all") == 0;
+    inside(ram[0] == (all ? 'i' : 0) && ram[4096] == 'm' && ram[8192] == (all ? 0 : 'o'));
+    inside(ram[RAM_BYTES - 1] == (all ? 0 : 'e'));
+    ram[8192] = 'w'; // private, whatever it is of
+    inside(madvise(ram + 8192, 4096, MADV_DONTNEED) < 0 && errno == EINVAL && ram[8192] == 'w');
+    inside(write(1, "mapped", 6) == 6);
+    char byte;
+    inside(read(0, &byte, 1) == 0);
+    return 0;
+}
+
 // ---- The host's side ----
 
 struct child {
@@ -147,6 +167,10 @@ static struct child start_child(char *const argv[], const char *ram_bytes, bool 
             setenv("RAMET_PRELOAD_IMAGE", image, 1);
         if (ram_bytes != NULL)
             setenv("RAMET_PRELOAD_RAM_BYTES", ram_bytes, 1);
+        if (getenv("RAMET_PRELOAD_ORIGIN_FD") != NULL) {
+            dup2(open("origin", O_RDONLY), ORIGIN_FD);
+            dup2(open("extents", O_RDONLY), EXTENTS_FD);
+        }
         execvp(argv[0], argv);
         _exit(127);
     }
@@ -254,6 +278,86 @@ static void test_anonymous(void **state)
     assert_int_equal(read(child.from, &address, sizeof address), sizeof address);
     assert_int_equal(address, report.ram_address); // neither the reservation nor the decoy
     assert_int_equal(end_child(&child), 0);
+}
+
+// The report's range, made of mappings of both files without a gap, private and writable.
+static unsigned count_mappings(const struct preload_report *report, const char *file)
+{
+    char path[64], line[600], permissions[5];
+    unsigned long from, to;
+    unsigned count = 0;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)report->pid);
+    FILE *maps = fopen(path, "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps) != NULL)
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, permissions) == 3 && from >= report->ram_address &&
+                to <= report->ram_address + report->ram_bytes && strstr(line, file) != NULL) {
+            assert_string_equal(permissions, "rw-p");
+            count++;
+        }
+    fclose(maps);
+    return count;
+}
+
+static void write_extents(const void *bytes, size_t size)
+{
+    int fd = open("extents", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_int_equal(write(fd, bytes, size), size);
+    close(fd);
+}
+
+static void run_origin(
+        int listen_fd, const char *own_pages, unsigned image_mappings, unsigned origin_mappings)
+{
+    char *const argv[] = {self, "origin", image, (char *)own_pages, NULL};
+    struct preload_report report;
+    char said[8] = "";
+    setenv("RAMET_PRELOAD_ORIGIN_FD", "40", 1);
+    setenv("RAMET_PRELOAD_EXTENTS_FD", "41", 1);
+    struct child child = start_child(argv, NULL, true);
+    unsetenv("RAMET_PRELOAD_ORIGIN_FD");
+    unsetenv("RAMET_PRELOAD_EXTENTS_FD");
+    receive(listen_fd, child.pid, true, &report);
+    assert_int_equal(read(child.from, said, 6), 6);
+    assert_int_equal(count_mappings(&report, "/image"), image_mappings);
+    assert_int_equal(count_mappings(&report, "/origin"), origin_mappings);
+    assert_int_equal(end_child(&child), 0);
+}
+
+static void test_origin(void **state)
+{
+    struct {
+        struct preload_extents_header header;
+        struct preload_extent extents[2];
+    } list = {{PRELOAD_EXTENTS_MAGIC, 1, RAM_BYTES}, {{4096, 4096}}};
+    int origin = open("origin", O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(origin, RAM_BYTES), 0);
+    assert_int_equal(pwrite(origin, "o", 1, 4096), 1);
+    assert_int_equal(pwrite(origin, "o", 1, 8192), 1);
+    assert_int_equal(pwrite(origin, "e", 1, RAM_BYTES - 1), 1);
+    close(origin);
+    write_extents(&list, sizeof list.header + sizeof list.extents[0]);
+    run_origin(*(int *)*state, "1", 1, 2);
+    // Lists that are not sound: the image alone.
+    static const struct preload_extent wrong[][2] = {{{4096, 0}}, {{4096, 100}}, {{4097, 4096}},
+            {{RAM_BYTES, 4096}}, {{4096, RAM_BYTES}}, {{8192, 4096}, {4096, 4096}},
+            {{4096, 8192}, {8192, 4096}}, {{4096, UINT64_MAX - 4095}}};
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memcpy(list.extents, wrong[i], sizeof list.extents);
+        list.header.count = wrong[i][1].length == 0 ? 1 : 2;
+        write_extents(&list, sizeof list.header + list.header.count * sizeof list.extents[0]);
+        run_origin(*(int *)*state, "all", 1, 0);
+    }
+    write_extents(&list, sizeof list.header); // cut short
+    run_origin(*(int *)*state, "all", 1, 0);
+    list.header = (struct preload_extents_header){PRELOAD_EXTENTS_MAGIC, PRELOAD_EXTENTS_MAX + 1, RAM_BYTES};
+    write_extents(&list, sizeof list);
+    run_origin(*(int *)*state, "all", 1, 0);
+    list.header = (struct preload_extents_header){PRELOAD_EXTENTS_MAGIC, 0, RAM_BYTES + 4096};
+    write_extents(&list, sizeof list.header);
+    run_origin(*(int *)*state, "all", 1, 0);
+    write_extents("", 0);
+    run_origin(*(int *)*state, "all", 1, 0);
 }
 
 static void test_nobody_listens(void **state)
@@ -407,6 +511,8 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "image") == 0)
         return run_image_role(argv[2], argv[3]);
+    if (argc == 4 && strcmp(argv[1], "origin") == 0)
+        return run_origin_role(argv[2], argv[3]);
     if (argc == 2 && strcmp(argv[1], "anonymous") == 0)
         return run_anonymous_role();
     ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -425,6 +531,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
             test(test_image),
             test(test_anonymous),
+            test(test_origin),
             test(test_nobody_listens),
             test(test_other_process_is_turned_away),
             test(test_garbage_report),

@@ -157,6 +157,7 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
                                                  : VM_ACCEL_AUTO,
             .memory = daemon->config.memory,
             .keep_stopped_ms = daemon->config.keep_stopped_ms,
+            .working_sets = daemon->config.working_sets,
             .log = log_message,
     };
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);

@@ -17,3 +17,18 @@ struct preload_hello {
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct preload_hello) == 32, "preload_hello has no holes");
+
+// The file behind RAMET_PRELOAD_EXTENTS_FD: this header, then `count` extents, ascending and apart, inside
+// [0, ram_bytes), in whole pages: what of guest memory is mapped from the machine's own image. All else is
+// mapped from the origin's image, RAMET_PRELOAD_ORIGIN_FD.
+enum { PRELOAD_EXTENTS_MAGIC = 0x52505831, PRELOAD_EXTENTS_MAX = 4096 };
+
+struct preload_extents_header {
+    uint32_t magic, count;
+    uint64_t ram_bytes;
+};
+struct preload_extent {
+    uint64_t offset, length; // bytes
+};
+_Static_assert(
+        sizeof(struct preload_extents_header) == 16 && sizeof(struct preload_extent) == 16, "no holes");

@@ -37,13 +37,14 @@ enum {
 static struct {
     char image_prefix[4096]; // "" = none
     size_t image_prefix_size;
-    char socket_path[108];    // "" = nobody to report to
-    uint64_t anonymous_bytes; // 0 = guest memory is an image
+    char socket_path[108];     // "" = nobody to report to
+    uint64_t anonymous_bytes;  // 0 = guest memory is an image
+    int origin_fd, extents_fd; // -1 = guest memory is its own image alone
     int uffd; // -1 = none; stays open: the kernel forgets what is protected with the last copy
     int uffd_errno;
     _Atomic uintptr_t ram_address;
     _Atomic uint64_t ram_bytes; // 0 = not mapped yet
-} preload = {.uffd = -1};
+} preload = {.origin_fd = -1, .extents_fd = -1, .uffd = -1};
 
 static void complain(const char *what, int code)
 {
@@ -66,6 +67,13 @@ static void copy_setting(const char *name, char *buffer, size_t capacity)
     strcpy(buffer, value);
 }
 
+static int fd_setting(const char *name)
+{
+    const char *value = getenv(name);
+    int fd = value == NULL ? -1 : (int)strtol(value, NULL, 10);
+    return fd >= 3 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+}
+
 __attribute__((constructor)) static void preload_init(void)
 {
     copy_setting("RAMET_PRELOAD_IMAGE", preload.image_prefix, sizeof preload.image_prefix);
@@ -74,8 +82,12 @@ __attribute__((constructor)) static void preload_init(void)
     const char *bytes = getenv("RAMET_PRELOAD_RAM_BYTES");
     if (bytes != NULL)
         preload.anonymous_bytes = strtoull(bytes, NULL, 10);
+    preload.origin_fd = fd_setting("RAMET_PRELOAD_ORIGIN_FD");
+    preload.extents_fd = fd_setting("RAMET_PRELOAD_EXTENTS_FD");
     // This process only.
     unsetenv("LD_PRELOAD");
+    unsetenv("RAMET_PRELOAD_ORIGIN_FD");
+    unsetenv("RAMET_PRELOAD_EXTENTS_FD");
     unsetenv("RAMET_PRELOAD_IMAGE");
     unsetenv("RAMET_PRELOAD_SOCKET");
     unsetenv("RAMET_PRELOAD_RAM_BYTES");
@@ -127,6 +139,64 @@ static void report(const struct preload_hello *hello)
     else if (send_hello(fd, hello) < 0)
         complain("cannot report guest memory", errno);
     close(fd);
+}
+
+// ---- What is mapped from the origin ----
+
+static bool read_extents(
+        int fd, uint64_t length, struct preload_extents_header *header, struct preload_extent *extents)
+{
+    size_t most = PRELOAD_EXTENTS_MAX * sizeof *extents;
+    if (pread(fd, header, sizeof *header, 0) != (ssize_t)sizeof *header ||
+            header->magic != PRELOAD_EXTENTS_MAGIC || header->ram_bytes != length ||
+            header->count > PRELOAD_EXTENTS_MAX ||
+            pread(fd, extents, most, sizeof *header) != (ssize_t)(header->count * sizeof *extents))
+        return false;
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < header->count; i++) {
+        const struct preload_extent *extent = &extents[i];
+        if (extent->offset < end || extent->length == 0 || extent->offset > length ||
+                extent->length > length - extent->offset || extent->offset % 4096 != 0 ||
+                extent->length % 4096 != 0)
+            return false;
+        end = extent->offset + extent->length;
+    }
+    return true;
+}
+
+static bool map_origin(char *address, int protection, int flags, uint64_t start, uint64_t end)
+{
+    return start >= end || (void *)syscall(SYS_mmap, address + start, end - start, protection,
+                                   flags | MAP_FIXED, preload.origin_fd, (off_t)start) != MAP_FAILED;
+}
+
+// Guest memory is there already, whole, from its own image: everything between the extents is put over with
+// the same bytes of the origin. What cannot be is left, or put back, as it was.
+static void map_from_origin(char *address, size_t length, int protection, int flags, int own_fd)
+{
+    static struct preload_extent extents[PRELOAD_EXTENTS_MAX];
+    struct preload_extents_header header;
+    struct stat stat;
+    if (preload.origin_fd < 0 || preload.extents_fd < 0)
+        return;
+    if (fstat(preload.origin_fd, &stat) != 0 || (uint64_t)stat.st_size != length ||
+            !read_extents(preload.extents_fd, length, &header, extents)) {
+        complain("the memory map is not sound, so the own image is mapped alone", EINVAL);
+        return;
+    }
+    uint64_t at = 0;
+    bool mapped = true;
+    for (uint32_t i = 0; i < header.count && mapped; i++) {
+        mapped = map_origin(address, protection, flags, at, extents[i].offset);
+        at = extents[i].offset + extents[i].length;
+    }
+    if (mapped && map_origin(address, protection, flags, at, length))
+        return;
+    complain("the origin's image cannot be mapped, so the own one is mapped alone", errno);
+    if ((void *)syscall(SYS_mmap, address, length, protection, flags | MAP_FIXED, own_fd, 0) == MAP_FAILED) {
+        complain("guest memory cannot be mapped", errno);
+        _exit(1); // half of it would be another machine's
+    }
 }
 
 static void guest_memory_mapped(void *address, size_t length, bool from_image)
@@ -232,6 +302,13 @@ DEFINE_OPENAT_2(__openat64_2)
 
 // ---- Mapping ----
 
+static void forget(int *fd)
+{
+    if (*fd >= 0)
+        syscall(SYS_close, *fd);
+    *fd = -1;
+}
+
 static bool is_guest_memory(size_t length, int protection, int flags, int fd)
 {
     if (!(protection & PROT_WRITE) || !(flags & MAP_PRIVATE) || atomic_load(&preload.ram_address) != 0)
@@ -244,8 +321,13 @@ static bool is_guest_memory(size_t length, int protection, int flags, int fd)
 static void *map(void *address, size_t length, int protection, int flags, int fd, off_t offset)
 {
     void *mapped = (void *)syscall(SYS_mmap, address, length, protection, flags, fd, offset);
-    if (mapped != MAP_FAILED && is_guest_memory(length, protection, flags, fd))
+    if (mapped != MAP_FAILED && is_guest_memory(length, protection, flags, fd)) {
+        if (!(flags & MAP_ANONYMOUS) && offset == 0)
+            map_from_origin(mapped, length, protection, flags, fd);
+        forget(&preload.origin_fd);
+        forget(&preload.extents_fd);
         guest_memory_mapped(mapped, length, !(flags & MAP_ANONYMOUS));
+    }
     return mapped;
 }
 
