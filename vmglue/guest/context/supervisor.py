@@ -46,10 +46,12 @@ class Supervisor:
         self.lost = None                # why the next run begins with nothing
         self.execution_count = 1
         self.restarting = []            # clients that wait for a new child
+        self.waiting = []               # clients that wait until the state is not "starting"
         self.old_streams = collections.deque()    # of children that have gone: background processes may write to them
         self.last_words = b""           # of a child that is not ready yet
         self.over = False
-        self.env = make_env(options)
+        self.env = make_env()
+        self.cwd = options.cwd or working_directory()
         self.listener = listen(options.socket)
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
         self.start_child()
@@ -88,6 +90,7 @@ class Supervisor:
         client.outgoing.clear()
         self.queue = collections.deque(run for run in self.queue if run.client is not client)
         self.restarting = [each for each in self.restarting if each is not client]
+        self.waiting = [each for each in self.waiting if each is not client]
 
     # ---- requests ----
     def ask_run(self, client, request):
@@ -134,11 +137,17 @@ class Supervisor:
         self.child.interrupt()
 
     def ask_status(self, client, request):
+        if request.get("wait") is True and self.child is not None and not self.child.ready:
+            self.waiting.append(client)
+        else:
+            self.tell_status(client)
+
+    def tell_status(self, client):
         state = "unavailable" if self.child is None else "busy" if self.current else \
             "idle" if self.child.ready else "starting"
         client.answer(event="answer", op="status", state=state, language=self.options.language, queued=len(self.queue),
                       execution_count=self.execution_count, pid=self.child.pid if self.child else None,
-                      reason=self.unavailable, cwd=self.options.cwd)
+                      reason=self.unavailable, cwd=self.cwd)
 
     def ask_restart(self, client, request):
         for run in [self.current] * (self.current is not None) + list(self.queue):
@@ -163,11 +172,10 @@ class Supervisor:
     # ---- the child ----
     def start_child(self):
         options = self.options
-        cwd = os.getcwd()
         try:
-            os.chdir(options.cwd or self.env.get("HOME", "/"))
+            os.chdir(self.cwd)
         except OSError:
-            pass    # the code sees where it is
+            pass    # it is gone by now: the code sees where it is
         try:
             if options.language == "bash":
                 self.child = children.BashChild(lambda: read_file(options.generation), self.env)
@@ -177,8 +185,6 @@ class Supervisor:
         except OSError as error:
             self.give_up(f"{options.language} cannot be started: {error}")
             return
-        finally:
-            os.chdir(cwd)
         self.last_words = b""
         self.unavailable = None
         child = self.child
@@ -256,6 +262,7 @@ class Supervisor:
             for client in self.restarting:
                 client.answer(event="answer", op="restart", restarted=True)
             self.restarting = []
+            self.tell_waiting()
             self.next_run()
         elif kind == "unavailable":
             self.unavailable = str(event.get("reason"))[:1000]
@@ -383,6 +390,12 @@ class Supervisor:
         for client in self.restarting:
             client.answer(event="refused", code="unavailable", message=reason)
         self.restarting = []
+        self.tell_waiting()
+
+    def tell_waiting(self):
+        waiting, self.waiting = self.waiting, []
+        for client in waiting:
+            self.tell_status(client)
 
     # ---- time ----
     def next_deadline(self):
@@ -470,7 +483,14 @@ def read_file(path):
         return b""
 
 
-def make_env(options):
+def working_directory():
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def make_env():
     env = dict(os.environ)
     env.setdefault("MPLBACKEND", "agg")
     env.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")    # `%pip install` goes to the user's own folder

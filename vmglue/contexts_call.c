@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/contexts_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    STEP_MS = 100,        // between two questions whether the client is still there
+    GIVE_UP_MS = 15000,   // from an interrupt that kills to the run's end
+    ANSWER_MAX = 1 << 20, // bytes of an answer that is no run's
+    PIECE_BYTES = 1 << 18,
+};
+
+uint64_t contexts_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+int contexts_dial(struct sandbox_agent *use, const char *id, int *ret_fd, struct error *err)
+{
+    char target[128];
+    snprintf(target, sizeof target, "unix:" CONTEXTS_SOCKETS "/%s.sock", id);
+    return agent_dial(use->agent, target, CONTEXTS_ANSWER_MS, ret_fd, err);
+}
+
+static int gone(struct error *err)
+{
+    return error_set(err, -EPIPE,
+            "the connection to the code context ended; what it ran goes on in the guest, and nobody hears "
+            "it");
+}
+
+static void wait_for(int fd, short events)
+{
+    struct pollfd poller = {fd, events, 0};
+    poll(&poller, 1, STEP_MS); // whatever it says, the next call on fd tells
+}
+
+// Bytes, 0 when there are none now, -EPIPE at the end.
+static ssize_t receive(int fd, void *buffer, size_t capacity, struct error *err)
+{
+    ssize_t got = recv(fd, buffer, capacity, 0);
+    if (got > 0)
+        return got;
+    return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : gone(err);
+}
+
+int contexts_send(int fd, json_t *request, struct error *err)
+{
+    char *text = json_dumps(request, JSON_COMPACT);
+    size_t size = text == NULL ? 0 : strlen(text) + 1, done = 0;
+    uint64_t limit = contexts_now_ms() + CONTEXTS_ANSWER_MS;
+    json_decref(request);
+    if (text == NULL)
+        return error_set(err, -ENOMEM, "no memory for the request");
+    text[size - 1] = '\n'; // in the place of the zero
+    int r = 0;
+    while (r == 0 && done < size) {
+        ssize_t sent = send(fd, text + done, size - done, MSG_NOSIGNAL);
+        if (sent > 0)
+            done += (size_t)sent;
+        else if (errno != EAGAIN && errno != EINTR)
+            r = gone(err);
+        else if (contexts_now_ms() > limit)
+            r = error_set(err, -ETIMEDOUT, "the code context does not take requests; restart its sandbox");
+        else
+            wait_for(fd, POLLOUT);
+    }
+    free(text);
+    return r;
+}
+
+int contexts_receive(int fd, unsigned wait_ms, json_t **ret_answer, struct error *err)
+{
+    uint64_t limit = contexts_now_ms() + wait_ms;
+    size_t size = 0;
+    char *text = malloc(ANSWER_MAX), *end = NULL;
+    int r = text == NULL ? error_set(err, -ENOMEM, "no memory for an answer") : 0;
+    while (r == 0 && end == NULL) {
+        ssize_t got = receive(fd, text + size, ANSWER_MAX - size, err);
+        if (got < 0)
+            r = (int)got;
+        else if (got == 0 && contexts_now_ms() > limit)
+            r = error_set(err, -ETIMEDOUT, "the code context did not answer in time");
+        else if (got == 0)
+            wait_for(fd, POLLIN);
+        else
+            end = memchr(text + size, '\n', (size_t)got);
+        size += got > 0 ? (size_t)got : 0;
+        if (r == 0 && end == NULL && size == ANSWER_MAX)
+            r = error_set(err, -EPROTO, "the code context's answer does not end");
+    }
+    if (r == 0)
+        r = context_stream_answer(text, (size_t)(end - text), ret_answer, err);
+    free(text);
+    return r;
+}
+
+int contexts_ask(struct sandbox_agent *use, const char *id, json_t *request, unsigned wait_ms,
+        json_t **ret_answer, struct error *err)
+{
+    int fd, r = contexts_dial(use, id, &fd, err);
+    if (r < 0) {
+        json_decref(request);
+        return r;
+    }
+    r = contexts_send(fd, request, err);
+    if (r == 0)
+        r = contexts_receive(fd, wait_ms, ret_answer, err);
+    close(fd);
+    return r;
+}
+
+// A connection to the context. One that is made when it is first used is made; one of those whose processes
+// have ended (the code may kill them) begins anew, and *ret_lost says so.
+static int reach(struct sandbox_agent *use, const char *id, int *ret_fd, bool *ret_lost, struct error *err)
+{
+    struct contexts_place place;
+    const char *language = contexts_default_language(&id);
+    int r = contexts_check_id(id, err);
+    if (r == 0)
+        r = contexts_dial(use, id, ret_fd, err);
+    if (r != -ENOENT && r != -ECONNREFUSED)
+        return r;
+    r = contexts_find(use, id, &place, err);
+    if (r == 0 && place.job.running) // it is just being made
+        return contexts_await(use, id, place.job.id, ret_fd, err);
+    if (language == NULL)
+        return r < 0 ? r : contexts_ended(&place, err);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    *ret_lost = r == 0;
+    const struct contexts_create create = {.id = id, .language = language};
+    r = contexts_start(use, &create, id, language, ret_fd, err);
+    if (r == -EEXIST && contexts_find(use, id, &place, err) == 0) // two first uses at once
+        r = contexts_await(use, id, place.job.id, ret_fd, err);
+    return r;
+}
+
+// Passes on what comes until the run has ended.
+static int follow(int fd, const struct contexts_run *run, const char *name, struct context_stream *stream,
+        struct error *err)
+{
+    uint64_t give_up_ms = 0;
+    char *piece = malloc(PIECE_BYTES);
+    int r = piece == NULL ? error_set(err, -ENOMEM, "no memory to hear a code context") : 0;
+    while (r == 0) {
+        ssize_t got = receive(fd, piece, PIECE_BYTES, err);
+        if (got < 0)
+            r = (int)got;
+        else if (got > 0)
+            r = context_stream_feed(stream, piece, (size_t)got, err);
+        else
+            wait_for(fd, POLLIN);
+        if (r != 0 || run->cancelled == NULL)
+            continue;
+        if (give_up_ms == 0 && run->cancelled(run->context)) {
+            give_up_ms = contexts_now_ms() + GIVE_UP_MS;
+            r = contexts_send(
+                    fd, json_pack("{s:s, s:s, s:b}", "op", "interrupt", "run", name, "kill", 1), err);
+        } else if (give_up_ms != 0 && contexts_now_ms() > give_up_ms) {
+            r = error_set(
+                    err, -ECANCELED, "the run was given up, and its context does not say that it ended");
+        }
+    }
+    free(piece);
+    return r;
+}
+
+static int call(struct sandbox_agent *use, const struct contexts_run *run, const char *op,
+        json_t **ret_execution, struct error *err)
+{
+    uint64_t random;
+    char name[20];
+    bool lost = false;
+    int fd, r = reach(use, run->id, &fd, &lost, err);
+    if (r < 0)
+        return r;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        random = contexts_now_ms(); // the name only tells one run of a connection from another
+    snprintf(name, sizeof name, "%016llx", (unsigned long long)random);
+    struct context_stream *stream = context_stream_create(name, run->on_event, run->context);
+    r = contexts_send(fd,
+            json_pack("{s:s, s:s, s:s, s:I}", "op", op, "run", name, "code", run->code, "timeout_ms",
+                    (json_int_t)run->timeout_ms),
+            err);
+    if (r == 0)
+        r = follow(fd, run, name, stream, err);
+    close(fd);
+    if (r > 0) {
+        *ret_execution = context_stream_execution(stream);
+        if (lost && json_is_null(json_object_get(*ret_execution, "state_lost")))
+            json_object_set_new(*ret_execution, "state_lost",
+                    json_string("the context's processes had ended; this run began with nothing"));
+    }
+    context_stream_destroy(stream);
+    return r < 0 ? r : 0;
+}
+
+int contexts_run(
+        struct sandbox_agent *use, const struct contexts_run *run, json_t **ret_execution, struct error *err)
+{
+    return call(use, run, "run", ret_execution, err);
+}
+
+int contexts_warm(struct sandbox_agent *use, struct error *err)
+{
+    const struct contexts_run run = {.id = "python", .code = "", .timeout_ms = CONTEXTS_START_MS};
+    json_t *execution = NULL;
+    int r = call(use, &run, "warm", &execution, err);
+    const json_t *error = json_object_get(execution, "error");
+    if (r == 0 && json_is_object(error))
+        r = error_set(err, -ENOTSUP, "the code context cannot be warmed up: %.400s",
+                json_string_value(json_object_get(error, "value")));
+    json_decref(execution);
+    return r;
+}
