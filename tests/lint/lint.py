@@ -26,7 +26,7 @@ stddef stdint stdio stdlib stdnoreturn string strings sysexits syslog termios tg
 unistd utime utmp utmpx wait wchar wctype wordexp x86intrin emmintrin
 """.split())
 # Verbs of ramet that take a second one.
-GROUPS = {"volume", "store", "template", "snapshots", "key"}
+GROUPS = {"volume", "store", "template", "snapshots", "key", "context"}
 # Test frameworks are every test's business.
 FREE_LIBRARIES = {"cmocka"}
 

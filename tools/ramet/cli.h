@@ -27,6 +27,7 @@ struct cli {
     char libexec_dir[4096]; // where this program and its helpers are
 };
 
+extern const struct verb verb_run, verb_context;
 extern const struct verb verb_up, verb_down, verb_create, verb_ls, verb_show, verb_exec, verb_cp,
         verb_snapshot, verb_snapshots, verb_fork, verb_start, verb_stop, verb_rm, verb_volume, verb_store,
         verb_template, verb_memory, verb_help, verb_version;

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/cli.h"
+#include "tools/ramet/output.h"
+#include "vmglue/json_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// malloc'ed: /v1/sandboxes/NAME/contexts, /ID and `after` when there is an id.
+static char *path_of(const char *name, const char *id, const char *after)
+{
+    char *all = cli_path("/v1/sandboxes/", name, "/contexts"), *folder, *path;
+    if (id == NULL)
+        return all;
+    if (asprintf(&folder, "%s/", all) < 0)
+        abort();
+    path = cli_path(folder, id, after);
+    free(all);
+    free(folder);
+    return path;
+}
+
+// A call whose answer is printed with --json, and otherwise as one sentence by `say`.
+static int call(struct cli *cli, const struct verb *verb, const char *method, char *path, json_t *body,
+        void (*say)(const json_t *json))
+{
+    json_t *json = cli_call(cli, verb, method, path, body);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        say(json);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static void say_id(const json_t *json)
+{
+    puts(json_fields_get_text(json, "id"));
+}
+
+static void say_interrupted(const json_t *json)
+{
+    cli_note(json_fields_get_bool(json, "interrupted") ? "interrupted" : "nothing ran there");
+}
+
+static int run_ls(struct cli *cli, const struct verb *verb, char **argv)
+{
+    static const char *const heads[] = {"ID", "LANGUAGE", "STATE", "RUNS", "AGE"};
+    struct args args;
+    int status;
+    size_t i;
+    json_t *each;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    char *path = path_of(args.items[0], NULL, NULL);
+    json_t *json = cli_call(cli, verb, "GET", path, NULL);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    const json_t *list = json_object_get(json, "contexts");
+    struct table *table = cli->json ? NULL : table_create(5, heads);
+    if (cli->json)
+        cli_print_json(list);
+    json_array_foreach(list, i, each)
+    {
+        char runs[24];
+        int64_t next = json_fields_get_int(each, "execution_count");
+        snprintf(runs, sizeof runs, "%lld", (long long)(next > 0 ? next - 1 : 0));
+        const char *cells[] = {json_fields_get_text(each, "id"), json_fields_get_text(each, "language"),
+                json_fields_get_text(each, "state"), runs,
+                output_age(json_fields_get_text(each, "created_at"))};
+        if (table != NULL)
+            table_add(table, cells);
+    }
+    if (table != NULL)
+        table_print(table);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int run_new(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *language = NULL, *cwd = NULL, *user = NULL;
+    struct args_list env = {0};
+    struct args_option options[] = {{"language", 'l', ARGS_TEXT, &language}, {"cwd", 'w', ARGS_TEXT, &cwd},
+            {"user", 'u', ARGS_TEXT, &user}, {"env", 'e', ARGS_LIST, &env}, {0}};
+    struct args args;
+    bool good = true;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
+        return status;
+    json_t *pairs = cli_pairs(verb, "env", &env, &good), *body = json_object();
+    if (!good) {
+        json_decref(body);
+        return CLI_USAGE;
+    }
+    const struct {
+        const char *name, *value;
+    } fields[] = {{"id", args.count > 1 ? args.items[1] : NULL}, {"language", language}, {"cwd", cwd},
+            {"user", user}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value != NULL)
+            json_object_set_new(body, fields[i].name, json_string(fields[i].value));
+    if (pairs != NULL)
+        json_object_set_new(body, "env", pairs);
+    return call(cli, verb, "POST", path_of(args.items[0], NULL, NULL), body, say_id);
+}
+
+static int run_rm(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 256, 0, &args, &status))
+        return status;
+    status = CLI_DONE;
+    for (unsigned i = 1; i < args.count; i++) {
+        struct error err = {0};
+        json_t *json = NULL;
+        char *path = path_of(args.items[0], args.items[i], "");
+        int r = client_call(cli_run_dir(cli), "DELETE", path, NULL, &json, &err);
+        free(path);
+        if (r < 0)
+            status = cli_fail_call(cli, verb, &err, json);
+        else
+            json_decref(json);
+    }
+    return status;
+}
+
+static int run_interrupt(struct cli *cli, const struct verb *verb, char **argv)
+{
+    bool kill = false;
+    struct args_option options[] = {{"kill", 'k', ARGS_FLAG, &kill}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
+        return status;
+    return call(cli, verb, "POST",
+            path_of(args.items[0], args.count > 1 ? args.items[1] : "default", "/interrupt"),
+            json_pack("{s:b}", "kill", (int)kill), say_interrupted);
+}
+
+static int run_restart(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 2, 0, &args, &status))
+        return status;
+    return call(cli, verb, "POST",
+            path_of(args.items[0], args.count > 1 ? args.items[1] : "default", "/restart"), NULL, say_id);
+}
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    static const struct verb parts[] = {{"context ls", "context ls NAME", NULL, NULL, run_ls},
+            {"context new", "context new NAME [ID] [options]", NULL, NULL, run_new},
+            {"context rm", "context rm NAME ID...", NULL, NULL, run_rm},
+            {"context interrupt", "context interrupt NAME [ID] [--kill]", NULL, NULL, run_interrupt},
+            {"context restart", "context restart NAME [ID]", NULL, NULL, run_restart}, {0}};
+    return cli_run_part(cli, verb, parts, argv);
+}
+
+const struct verb verb_context = {"context", "context ls|new|rm|interrupt|restart NAME [ID] [options]",
+        "Processes in a sandbox that keep variables between runs of code",
+        "  context ls NAME                 what there is, with its state and count of runs\n"
+        "  context new NAME [ID]           makes one, and prints its id when it can run code\n"
+        "    -l, --language python|bash    default: python\n"
+        "    -w, --cwd FOLDER, -u, --user NAME, -e, --env K=V\n"
+        "  context rm NAME ID...           ends it, and all that its code started\n"
+        "  context interrupt NAME [ID]     as Ctrl-C does; a second time, or with --kill, what does not end\n"
+        "                                  within seconds is ended together with its variables\n"
+        "  context restart NAME [ID]       begins anew, with nothing\n"
+        "\n"
+        "`ramet run` runs code in them. \"python\" and \"bash\" are made when they are first used.\n"
+        "Variables stay over stop and start, snapshots and forks of the sandbox.\n",
+        run};
