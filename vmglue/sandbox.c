@@ -69,8 +69,9 @@ struct sandbox *sandbox_new(struct sandboxes *all, const struct sandbox_record *
 static struct sandbox *find_locked(struct sandboxes *all, const char *name)
 {
     struct sandbox *sandbox = all->list;
-    while (sandbox != NULL && (sandbox->removed || (strcmp(sandbox->record.id, name) != 0 &&
-                                                           strcmp(sandbox->record.name, name) != 0)))
+    while (sandbox != NULL &&
+            (sandbox->removed || sandbox_is_hidden(sandbox) ||
+                    (strcmp(sandbox->record.id, name) != 0 && strcmp(sandbox->record.name, name) != 0)))
         sandbox = sandbox->next;
     return sandbox;
 }
@@ -256,7 +257,7 @@ json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label
     json_t *list = json_array();
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
-        if (sandbox->removed ||
+        if (sandbox->removed || sandbox_is_hidden(sandbox) ||
                 (state != NULL && strcmp(sandbox_state_name(sandbox->record.state), state) != 0) ||
                 !has_label(sandbox->record.labels, label))
             continue;

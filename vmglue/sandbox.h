@@ -36,6 +36,7 @@ struct sandbox_config {
     struct sandbox_memory_config memory;
     uint64_t keep_stopped_ms; // stopped and failed ones that are not persistent are removed then; 0 = never
     bool working_sets;        // record and prefetch them
+    unsigned pool;            // parked machines to keep for each snapshot that is used (sandbox_pool.h)
     void (*log)(void *context, const char *message);
     void *context;
 };

@@ -23,6 +23,7 @@ enum sandbox_state {
     SANDBOX_STOPPED,
     SANDBOX_FAILED,
     SANDBOX_REMOVING,
+    SANDBOX_PARKED, // of the pool: resumed, frozen, its vCPUs stopped; nobody's yet
 };
 enum { SANDBOX_ID_SIZE = 24, SANDBOX_TREE_SIZE = 32, SANDBOX_MOUNT_MAX = 120 };
 #define SANDBOX_BEING_STOPPED "being stopped"
@@ -103,6 +104,7 @@ struct sandboxes {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct working_set_recorder *recorder;
+    struct sandbox_pool *pool;                                    // NULL = there is none
     struct sandbox *list;                                         // (lock)
     unsigned workers;                                             // (lock) threads that handle events
     bool quiesced;                                                // (lock)
@@ -113,6 +115,12 @@ struct sandboxes {
     pthread_t deadline_thread;
     bool deadline_runs;
 };
+
+// Nobody is told of it: it is the pool's.
+static inline bool sandbox_is_hidden(const struct sandbox *sandbox)
+{
+    return sandbox->record.state == SANDBOX_PARKED || sandbox->record.name[0] == '\0';
+}
 
 // A VMM runs for it.
 static inline bool sandbox_is_live(const struct sandbox *sandbox)
@@ -165,6 +173,8 @@ int sandbox_vm_start(struct sandbox *sandbox, const void *state, size_t state_by
         struct error *err);
 // Whether what the origin holds can run here, before anything is touched: compat.h.
 int sandbox_vm_check(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err);
+// Fresh seed, identity and clock, then user processes run: the after-fork step.
+int sandbox_vm_identify(struct sandbox *sandbox, struct error *err);
 int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err); // -ESRCH: the VMM is gone
 int sandbox_vm_serve(
         struct sandbox *sandbox, struct error *err); // NBD, from the keeper's socket when there is one

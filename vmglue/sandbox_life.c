@@ -4,6 +4,7 @@
 #include "vmglue/disk_table.h"
 #include "vmglue/sandbox_disks.h"
 #include "vmglue/sandbox_origin.h"
+#include "vmglue/sandbox_pool.h"
 #include "vmglue/sandbox_steps.h"
 
 #include <errno.h>
@@ -120,6 +121,15 @@ static int begin_create(struct sandboxes *all, const struct sandbox_create *crea
     return txn_commit_wait(txn, 0, err);
 }
 
+static void hand_out(struct sandbox *sandbox, const char *notice, json_t **ret_json)
+{
+    *ret_json = sandbox_json(sandbox);
+    if (notice[0] != '\0')
+        json_object_set_new(*ret_json, "notice", json_string(notice));
+    sandbox_step(sandbox, STEP_CREATE_RUNNING);
+    sandbox_finish(sandbox);
+}
+
 static int run_create(struct sandboxes *all, const struct sandbox_create *create,
         const struct sandbox_origin *origin, struct sandbox_record *record, json_t **ret_json,
         struct error *err)
@@ -128,31 +138,33 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
     char notice[256] = "";
     int r = check_shape(create, origin, record, err);
     if (r == 0)
-        r = sandbox_memory_check(all, 1, record->memory_mb, err);
-    if (r == 0)
         r = sandbox_network_choose(
                 all, create->network, origin->network, &record->network, notice, sizeof notice, err);
+    struct sandbox *sandbox;
+    if (r == 0 && sandbox_pool_take(all, origin, record, started_ns, &sandbox)) {
+        hand_out(sandbox, notice, ret_json);
+        return 0;
+    }
+    if (r == 0)
+        r = sandbox_memory_check(all, 1, record->memory_mb, err);
     if (r == 0)
         r = begin_create(all, create, origin, record, err);
     if (r < 0) {
         sandbox_record_free(record);
         return r;
     }
-    struct sandbox *sandbox = sandbox_new(all, record);
+    sandbox = sandbox_new(all, record);
     sandbox_step(sandbox, STEP_CREATE_RECORDED);
     sandbox->snapshot = origin->machine;
     r = sandbox_vm_start(sandbox, origin->state, origin->state_bytes, origin->compat, err);
     if (r == 0)
         r = sandbox_set_running(
                 sandbox, started_ns, origin->state == NULL ? "cold" : "resume", TXN_DURABLE, err);
-    if (r < 0)
-        sandbox_discard(sandbox);
-    else
-        *ret_json = sandbox_json(sandbox);
-    if (r == 0 && notice[0] != '\0')
-        json_object_set_new(*ret_json, "notice", json_string(notice));
-    if (r == 0)
-        sandbox_step(sandbox, STEP_CREATE_RUNNING);
+    if (r == 0) {
+        hand_out(sandbox, notice, ret_json);
+        return 0;
+    }
+    sandbox_discard(sandbox);
     sandbox_finish(sandbox);
     return r;
 }
@@ -190,7 +202,9 @@ int sandbox_create(
         record.ttl_ms = create->ttl_ms;
         record.idle_ms = create->idle_ms;
         record.persistent = create->persistent;
+        sandbox_pool_enter(all, &origin);
         r = run_create(all, create, &origin, &record, ret_json, err);
+        sandbox_pool_leave(all);
         sandbox_origin_free(&origin);
     }
     names_release(names, NAMES_SANDBOX, record.name);

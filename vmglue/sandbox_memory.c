@@ -3,7 +3,7 @@
 #include "vmglue/sandbox_memory.h"
 
 #include "vmglue/memory_usage.h"
-#include "vmglue/sandbox_internal.h"
+#include "vmglue/sandbox_pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -91,13 +91,16 @@ static int check_locked(struct sandboxes *all, unsigned count, unsigned memory_m
 
 int sandbox_memory_check(struct sandboxes *all, unsigned count, unsigned memory_mb, struct error *err)
 {
-    pthread_mutex_lock(&all->lock);
-    int r = check_locked(all, count, memory_mb, err);
-    pthread_mutex_unlock(&all->lock);
+    int r;
+    do { // machines that somebody asked for come before parked ones
+        pthread_mutex_lock(&all->lock);
+        r = check_locked(all, count, memory_mb, err);
+        pthread_mutex_unlock(&all->lock);
+    } while (r < 0 && sandbox_pool_give_way(all));
     return r;
 }
 
-int sandbox_memory_admit(struct sandbox *sandbox, struct error *err)
+static int admit(struct sandbox *sandbox, struct error *err)
 {
     struct sandboxes *all = sandbox->all;
     pthread_mutex_lock(&all->lock);
@@ -108,6 +111,15 @@ int sandbox_memory_admit(struct sandbox *sandbox, struct error *err)
         sandbox->own_bytes = 0;
     }
     pthread_mutex_unlock(&all->lock);
+    return r;
+}
+
+int sandbox_memory_admit(struct sandbox *sandbox, struct error *err)
+{
+    int r;
+    do
+        r = admit(sandbox, err);
+    while (r < 0 && !sandbox_is_hidden(sandbox) && sandbox_pool_give_way(sandbox->all)); // the pool waits
     return r;
 }
 

@@ -39,6 +39,7 @@ static int parse_machine(
     origin->memory_mb = (unsigned)json_fields_get_int(body, "memory_mb");
     origin->network = network_policy_stored(json_object_get(body, "network"));
     origin->defaults = json_incref(json_object_get(body, "defaults"));
+    origin->is_template = json_object_get(body, "template") != NULL;
     for (unsigned i = 0; i < origin->more_count; i++) {
         const json_t *item = json_array_get(json_object_get(body, "disks"), i);
         struct sandbox_disk *more = &origin->more[i];

@@ -9,11 +9,12 @@ struct sandbox_origin {
     struct volume_id disk_volume; // a volume to freeze, or
     struct base_id disk;          // a base
     uint64_t disk_bytes;
-    struct doc_id machine;                       // the machine snapshot; 0 = boots
-    struct base_id memory;                       // its memory; 0 = boots
-    struct base_id memory_origin;                // what that shares most with; 0 = nothing
-    unsigned cpus, memory_mb;                    // of a machine
-    json_t *network;                             // owned
+    struct doc_id machine;        // the machine snapshot; 0 = boots
+    struct base_id memory;        // its memory; 0 = boots
+    struct base_id memory_origin; // what that shares most with; 0 = nothing
+    unsigned cpus, memory_mb;     // of a machine
+    json_t *network;              // owned
+    bool is_template;
     json_t *defaults;                            // of a template, owned, object or NULL
     struct base_id more_bases[VM_DISKS_MAX - 1]; // further disks, what they are in `more`
     struct sandbox_disk more[VM_DISKS_MAX - 1];

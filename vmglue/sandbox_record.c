@@ -19,7 +19,8 @@ static const char *const state_names[] = {[SANDBOX_CREATING] = "creating",
         [SANDBOX_PAUSED] = "paused",
         [SANDBOX_STOPPED] = "stopped",
         [SANDBOX_FAILED] = "failed",
-        [SANDBOX_REMOVING] = "removing"};
+        [SANDBOX_REMOVING] = "removing",
+        [SANDBOX_PARKED] = "parked"};
 
 const char *sandbox_state_name(enum sandbox_state state)
 {

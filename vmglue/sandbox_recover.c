@@ -6,7 +6,7 @@
 // already);
 // 3. only then speak with VMMs, since each waits for its disk; 4. undo what was half-made; 5. end strays,
 // remove folders and keeper's descriptors that belong to nobody.
-#include "vmglue/sandbox_internal.h"
+#include "vmglue/sandbox_pool.h"
 
 #include "vmglue/json_fields.h"
 #include "vmglue/keeper.h"
@@ -72,11 +72,13 @@ static void recover(struct sandbox *sandbox)
         recover_running(sandbox);
         break;
     case SANDBOX_REMOVING:
+    case SANDBOX_PARKED:
         sandbox_discard(sandbox);
         break;
     case SANDBOX_CREATING:
-        sandbox_log(all, "sandbox %s: the daemon ended while it was being made; it is removed",
-                sandbox->record.name);
+        if (!sandbox_is_hidden(sandbox))
+            sandbox_log(all, "sandbox %s: the daemon ended while it was being made; it is removed",
+                    sandbox->record.name);
         sandbox_discard(sandbox);
         break;
     case SANDBOX_STARTING:
@@ -313,6 +315,8 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     if (r == 0)
         r = sandbox_memory_start(all, err);
     if (r == 0)
+        r = sandbox_pool_start(all, err);
+    if (r == 0)
         r = sandbox_deadline_start(all, err);
     if (r < 0)
         sandbox_stop_all(all, NULL);
@@ -349,6 +353,7 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
     sandbox_quiesce_all(all);
     sandbox_deadline_stop(all);
     sandbox_working_set_stop(all);
+    sandbox_pool_stop(all);
     pthread_mutex_lock(&all->lock);
     while (all->workers > 0)
         pthread_cond_wait(&all->changed, &all->lock);

@@ -16,8 +16,10 @@ void sandbox_tell(struct sandbox *sandbox, const char *type, json_t *data)
 {
     const struct sandbox_record *record = &sandbox->record;
     json_t *all = data != NULL ? data : json_object();
-    if (all == NULL)
+    if (all == NULL || sandbox_is_hidden(sandbox)) {
+        json_decref(all);
         return;
+    }
     json_object_set_new(all, "sandbox_id", json_string(record->id));
     json_object_set_new(all, "sandbox", json_string(record->name));
     sandbox_events_add(sandbox->all->events, record->id, type, all);

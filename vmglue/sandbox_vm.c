@@ -73,7 +73,7 @@ int sandbox_vm_serve(struct sandbox *sandbox, struct error *err)
     return nbd_server_start(&config, &sandbox->nbd, err);
 }
 
-static int fresh_identity(struct sandbox *sandbox, struct error *err)
+int sandbox_vm_identify(struct sandbox *sandbox, struct error *err)
 {
     struct agent_identity identity = {0};
     uint8_t machine_id[16];
@@ -216,7 +216,7 @@ static int start_vmm(struct sandbox *sandbox, const struct vm_config *config, st
     sandbox_step(sandbox, STEP_VM_STARTED);
     r = connect_agent(sandbox, config->state == NULL ? BOOT_TIMEOUT_MS : RESUME_TIMEOUT_MS, err);
     if (r == 0)
-        r = fresh_identity(sandbox, err);
+        r = sandbox_vm_identify(sandbox, err);
     if (r == 0)
         r = open_memory(sandbox, err);
     if (r == 0 && config->state == NULL) // a guest that goes on has them mounted

@@ -31,7 +31,7 @@ extern const struct http_route routes_store[], routes_volumes[], routes_ranges[]
         routes_transfers[];
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
-        routes_files[], routes_memory[], routes_contexts[];
+        routes_files[], routes_memory[], routes_contexts[], routes_pool[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 

@@ -158,6 +158,7 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
             .memory = daemon->config.memory,
             .keep_stopped_ms = daemon->config.keep_stopped_ms,
             .working_sets = daemon->config.working_sets,
+            .pool = daemon->config.pool,
             .log = log_message,
     };
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);

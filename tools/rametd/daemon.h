@@ -21,6 +21,7 @@ struct daemon_config {
     bool log_requests;
     uint64_t keep_stopped_ms; // 0 = for ever
     bool working_sets;        // record what resumes touch, and prefetch it
+    unsigned pool;
 };
 
 int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon, struct error *err);

@@ -3,6 +3,7 @@
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
 #include "vmglue/sandbox.h"
+#include "vmglue/sandbox_pool.h"
 #include "vmglue/sandbox_steps.h"
 
 #include <limits.h>
@@ -40,6 +41,9 @@ static const char usage[] =
         "  --kernel-dir DIR     vmlinux and initramfs-q35.cpio for guests (default: DIR-OF-STORE/../kernel)\n"
         "  --vmm FILE           the emulator (default: qemu-system-x86_64)\n"
         "  --accel KIND         auto (default: probed by booting), kvm or tcg\n"
+        "  --pool N             machines to keep ready for each template that was used in the last ten "
+        "minutes (default: "
+        "1; 0 = none)\n"
         "  --working-sets off   do not record what the first resume of a snapshot touches, nor fetch it "
         "ahead for "
         "later ones\n"
@@ -128,6 +132,7 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
              overcommit = SANDBOX_MEMORY_OVERCOMMIT_DEFAULT, idle = SANDBOX_MEMORY_IDLE_DEFAULT_MS / 1000;
     uint64_t keep_stopped = 0;
     const char *working_sets = "on";
+    uint64_t pool = config->pool;
     bool help = false, version = false, steps = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
@@ -136,8 +141,9 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
             {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
             {"memory-overcommit", 0, ARGS_NUMBER, &overcommit},
             {"memory-low", 0, ARGS_SIZE, &memory->low_bytes}, {"memory-idle", 0, ARGS_NUMBER, &idle},
-            {"working-sets", 0, ARGS_TEXT, &working_sets}, {"keep-stopped", 0, ARGS_NUMBER, &keep_stopped},
-            {"steps", 0, ARGS_FLAG, &steps}, {"log-budget", 0, ARGS_SIZE, &store->log_budget_bytes},
+            {"working-sets", 0, ARGS_TEXT, &working_sets}, {"pool", 0, ARGS_NUMBER, &pool},
+            {"keep-stopped", 0, ARGS_NUMBER, &keep_stopped}, {"steps", 0, ARGS_FLAG, &steps},
+            {"log-budget", 0, ARGS_SIZE, &store->log_budget_bytes},
             {"seal-log", 0, ARGS_SIZE, &store->seal_log_bytes}, {"seal-age", 0, ARGS_NUMBER, &age},
             {"quota", 0, ARGS_SIZE, &store->quota_bytes}, {"reserve", 0, ARGS_SIZE, &store->reserve_bytes},
             {"cache", 0, ARGS_SIZE, &store->frame_cache_bytes},
@@ -171,6 +177,9 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     if (keep_stopped > SANDBOX_LIFE_MAX_SECS)
         return fail_usage("--keep-stopped is more than a hundred years of seconds");
     config->keep_stopped_ms = keep_stopped * 1000;
+    if (pool > SANDBOX_POOL_MAX)
+        return fail_usage("--pool is not a number from 0 to 16");
+    config->pool = (unsigned)pool;
     config->working_sets = strcmp(working_sets, "on") == 0;
     if (!config->working_sets && strcmp(working_sets, "off") != 0)
         return fail_usage("--working-sets is not on or off");
@@ -215,6 +224,7 @@ int main(int argc, char **argv)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     struct daemon_config config = {.accel = "auto",
+            .pool = 1,
             .shards = cpus < 1                    ? 1
                       : cpus > SHARDS_DEFAULT_MAX ? SHARDS_DEFAULT_MAX
                                                   : (unsigned)cpus};

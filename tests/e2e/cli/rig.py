@@ -53,13 +53,13 @@ class Answer:
 class Daemon:
     """rametd as a child; its log is kept in memory's place, a file, and shown when a test fails."""
 
-    def __init__(self, root, kernel_dir=None):
-        self.root, self.kernel_dir = root, kernel_dir
+    def __init__(self, root, kernel_dir=None, pool=0):
+        self.root, self.kernel_dir, self.pool = root, kernel_dir, pool
         self.store, self.run = root + "/store", root + "/run"
         self.process = None
 
     def start(self, *options):
-        command = [BIN + "/rametd", "--store", self.store, "--run", self.run, *options]
+        command = [BIN + "/rametd", "--store", self.store, "--run", self.run, "--pool", str(self.pool), *options]
         if self.kernel_dir:
             command += ["--kernel-dir", self.kernel_dir]
         with open(self.root + "/log", "ab") as log:
@@ -153,10 +153,11 @@ def vmm_names():
 
 class Case(unittest.TestCase):
     KERNEL = False
+    POOL = 0    # leftovers are counted everywhere: only the tests of the pool have one
 
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix="ramet-cli-", dir="/tmp")
-        self.daemon = Daemon(self.root, os.environ["RAMET_KERNEL_DIR"] if self.KERNEL else None)
+        self.daemon = Daemon(self.root, os.environ["RAMET_KERNEL_DIR"] if self.KERNEL else None, self.POOL)
         self.addCleanup(self.clean_up)
         self.daemon.ramet("store", "init", self.daemon.store)
         self.daemon.start()

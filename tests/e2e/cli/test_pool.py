@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parked machines: a create takes one, nobody can tell it from a plain resume but by its speed, and none is left over."""
+import os
+import signal
+import time
+
+import rig
+
+# Draws all the time, as any process of a template may: every line is a draw of the kernel's, then one of its own state.
+DRAW = r"""
+import random, time
+random.random()
+with open("draws", "w", buffering=1) as file:
+    while True:
+        file.write(open("/proc/sys/kernel/random/uuid").read())
+        time.sleep(0.02)
+"""
+
+
+class Pool(rig.Case):
+    KERNEL = True
+    POOL = 1
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+
+    def sh(self, name, line):
+        return self.daemon.ramet("exec", name, line)
+
+    def until(self, condition, what):
+        limit = time.monotonic() + rig.HANG_SECS
+        while not condition():
+            self.assertLess(time.monotonic(), limit, f"waited for {what}:\n{self.daemon.log()}")
+            time.sleep(0.05)
+
+    def parked(self):
+        return self.daemon.call("GET", "/v1/pool").json["parked"]
+
+    def create(self, name, origin="base", **more):
+        answer = self.daemon.call("POST", "/v1/sandboxes", dict(name=name, **{"from": origin}, **more))
+        self.assertEqual(answer.status, 201, answer.body)
+        return answer.json
+
+    def taken(self, name, **more):
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        box = self.create(name, **more)
+        self.assertEqual(box["start_mode"], "pool")
+        return box
+
+    def boxes(self):
+        return sorted(box["name"] for box in self.daemon.json("ls"))
+
+    def hidden(self):
+        """Ids of machines that run and are in no list."""
+        shown = {box["id"] for box in self.daemon.json("ls")}
+        return [(pid, name) for pid, name in self.daemon.vmms().items() if name not in shown]
+
+    def check_one(self, name, template):
+        """It is somebody of its own; returns what it drew since."""
+        who = self.sh(name, "hostname; cat /etc/machine-id; cat /proc/sys/kernel/random/boot_id; date +%s").split()
+        self.assertEqual(who[0], name)
+        self.assertNotEqual(who[1], template["machine_id"])
+        self.assertLess(abs(int(who[3]) - time.time()), 60)    # it stood still for as long as it was parked
+        draws = self.sh(name, "n=$(wc -l < draws); while [ $(wc -l < draws) -lt $((n + 5)) ]; do sleep 0.05; done; "
+                              "cat draws").split()
+        self.assertEqual(draws[:len(template["draws"])], template["draws"])
+        return who[1], set(draws[len(template["draws"]):])
+
+    def make_template(self):
+        self.create("maker", "agent-base")
+        self.daemon.ramet("cp", self.write("draw.py", DRAW.encode()), "maker:draw.py")
+        self.sh("maker", "setsid python3 draw.py > /dev/null 2>&1 < /dev/null & while [ ! -s draws ]; do sleep 0.05; done")
+        self.daemon.ramet("snapshot", "maker", "--name", "base")
+        self.daemon.ramet("rm", "--force", "maker")
+        # What it had drawn at the snapshot is what two plain resumes have in common.
+        self.assertEqual(self.create("one")["start_mode"], "resume")
+        self.assertEqual(self.create("two")["start_mode"], "resume")
+        lists = [self.sh(name, "cat draws; cat /etc/machine-id").split() for name in ("one", "two")]
+        same = [a for a, b in zip(*lists) if a == b]
+        self.assertEqual(lists[0][:len(same)], same)
+        self.assertFalse(set(lists[0][len(same):]) & set(lists[1]))
+        return dict(draws=same, machine_id=lists[0][-1])
+
+    def test_takes(self):
+        """V05: what waits in the pool becomes somebody of its own, each time another one."""
+        template = self.make_template()
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        (pid, id), = self.hidden()
+        self.assertEqual(self.boxes(), ["one", "two"])
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/stop"), ("POST", "/exec")):
+            body = {"command": "true"} if path == "/exec" else None
+            self.assertEqual(self.daemon.call(method, f"/v1/sandboxes/{id}{path}", body).status, 404)
+        three = self.taken("three", labels={"who": "three"}, env={"WORD": "three"})
+        self.assertEqual((three["id"], three["pid"], three["labels"]), (id, pid, {"who": "three"}))
+        self.assertEqual(self.sh("three", "echo $WORD").strip(), "three")
+        four = self.taken("four")
+        self.assertNotEqual(four["id"], id)
+        seen = [self.check_one(name, template) for name in ("three", "four")]
+        self.assertNotEqual(seen[0][0], seen[1][0])
+        self.assertFalse(seen[0][1] & seen[1][1])    # no draw of one is a draw of the other
+        # It is a sandbox like any other from here on.
+        self.daemon.ramet("fork", "three", "--name", "five")
+        self.assertEqual(self.sh("five", "echo $WORD; cat draws | wc -l").split()[0], "three")
+        self.daemon.ramet("stop", "three")
+        self.daemon.ramet("start", "three")
+        self.assertEqual(self.sh("three", "hostname").strip(), "three")
+        shown = self.daemon.call("GET", "/v1/pool").json
+        self.assertEqual([(s["name"], s["taken"], s["missed"]) for s in shown["snapshots"]], [("base", 2, 2)])
+
+    def test_ends(self):
+        """Nothing of the pool outlives its template, its daemon, or its own VMM."""
+        self.make_template()
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        # One that cannot wake is thrown away, and the create goes on without it.
+        (pid, dead), = self.hidden()
+        os.kill(pid, signal.SIGKILL)
+        self.assertNotEqual(self.create("three")["id"], dead)
+        self.assertEqual(self.sh("three", "hostname").strip(), "three")
+        self.until(lambda: dead not in self.daemon.folders(), "the dead one's folder to go")
+        # A daemon that dies: the next one ends it, and takes over what is the user's.
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        (pid, orphan), = self.hidden()
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.hidden(), [])
+        self.assertNotIn(orphan, self.daemon.folders())
+        self.assertEqual(self.boxes(), ["one", "three", "two"])
+        self.assertEqual(len(self.daemon.folders()), 3)
+        docs = self.daemon.call("GET", "/v1/store").json["docs"]
+        # The snapshot replaced: what was made from the old one is not handed out, and ends.
+        self.create("four")
+        self.create("five")
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        (pid, old), = self.hidden()
+        self.sh("four", "echo new > age")
+        self.daemon.ramet("snapshot", "rm", "base")
+        self.daemon.ramet("snapshot", "four", "--name", "base")
+        six = self.create("six")
+        self.assertEqual((six["start_mode"], self.sh("six", "cat age").strip()), ("resume", "new"))
+        self.until(lambda: old not in self.daemon.vmms().values(), "the old snapshot's machine to end")
+        # A daemon that stops leaves the user's machines and no other.
+        self.create("seven")
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        (pid, last), = self.hidden()
+        self.daemon.stop()
+        self.assertNotIn(pid, [p for p, _ in rig.vmm_names()])
+        self.daemon.start()
+        self.assertEqual(self.hidden(), [])
+        for name in ("four", "five", "six", "seven"):
+            self.daemon.ramet("rm", "--force", name)
+        # One snapshot more or less and its working set, nothing else.
+        self.until(lambda: self.daemon.call("GET", "/v1/store").json["docs"] <= docs + 1, "left-over documents to go")
+
+
+if __name__ == "__main__":
+    rig.need_machines()
+    rig.main()
