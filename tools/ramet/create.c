@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/life_options.h"
 #include "tools/ramet/network_option.h"
 #include "tools/ramet/sandbox_print.h"
 
@@ -9,10 +10,14 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *from = NULL, *network = NULL, *size = NULL;
     uint64_t cpus = 0, memory = 0, disk = 0;
-    struct args_list labels = {0}, env = {0};
+    struct args_list labels = {0}, env = {0}, disks = {0};
+    struct life_options life = {0};
+    bool persistent = false;
     struct args_option options[] = {{"from", 0, ARGS_TEXT, &from}, {"size", 0, ARGS_TEXT, &size},
             {"cpus", 0, ARGS_NUMBER, &cpus}, {"memory", 'm', ARGS_SIZE, &memory},
             {"disk", 0, ARGS_SIZE, &disk}, {"network", 0, ARGS_TEXT, &network},
+            {"add-disk", 0, ARGS_LIST, &disks}, {"ttl", 0, ARGS_TEXT, &life.ttl},
+            {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
             {"label", 'l', ARGS_LIST, &labels}, {"env", 'e', ARGS_LIST, &env}, {0}};
     struct args args;
     int status;
@@ -41,7 +46,9 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     pairs = good ? cli_pairs(verb, "env", &env, &good) : NULL;
     if (good && pairs != NULL)
         json_object_set_new(body, "env", pairs);
-    if (!good) {
+    if (persistent)
+        json_object_set_new(body, "persistent", json_true());
+    if (!good || !life_options_add(verb, &life, body) || !life_options_add_disks(verb, &disks, body)) {
         json_decref(body);
         return CLI_USAGE;
     }
@@ -62,7 +69,13 @@ const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHO
         "  --size KIND        small (1 CPU, 256 MiB), default (1, 512 MiB), large (2, 1 GiB)\n"
         "  --cpus N           virtual CPUs\n"
         "  -m, --memory SIZE  memory, e.g. 512M\n"
-        "  --disk SIZE        let the disk be this large (whole GiB)\n"
+        "  --disk SIZE        let the root disk be this large (whole GiB)\n"
+        "  --add-disk D       one more disk: SIZE[:/MOUNT] (empty) or VOLUME[:/MOUNT][:ro] (a fork of it); "
+        "up to "
+        "7\n"
+        "  --ttl SECS         stop it, with its memory, so long after each start (also 10m, 8h, 7d)\n"
+        "  --idle SECS        stop it, with its memory, when nobody worked with it for so long\n"
+        "  --persistent       keep it however long it is stopped\n"
         "  --network KIND     full (default: everything but this host and other sandboxes), none, or what it "
         "may\n"
         "                     reach: --network 10.1.2.0/24,host.example:443,*.example.org\n"

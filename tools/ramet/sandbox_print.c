@@ -18,6 +18,8 @@ void sandbox_print_line(const json_t *sandbox)
                 output_ms((double)json_fields_get_int(sandbox, "ready_ms")));
     else if (strcmp(state, "stopped") == 0)
         printf(" (%s)", json_fields_get_bool(sandbox, "memory_kept") ? "memory and disk kept" : "disk kept");
+    else if (strcmp(state, "paused") == 0)
+        printf(" (`ramet resume` lets it go on)");
     if (reason[0] != '\0')
         printf(": %s", reason);
     putchar('\n');

@@ -14,15 +14,13 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 4096, 0, &args, &status))
         return status;
-    if (force && !disk_only)
-        return cli_fail_usage(verb, "--force goes with --disk-only");
     snprintf(body, sizeof body, "{\"memory\":%s,\"force\":%s}", disk_only ? "false" : "true",
             force ? "true" : "false");
     return sandbox_each(cli, verb, &args, "POST", "/stop", body, false);
 }
 
-const struct verb verb_stop = {"stop", "stop NAME... [--disk-only [--force]]",
+const struct verb verb_stop = {"stop", "stop NAME... [--disk-only] [--force]",
         "Stop sandboxes and keep memory and disk",
         "  --disk-only   sync the file systems and keep the disk alone: the next start boots\n"
-        "  -f, --force   with --disk-only: stop as a power cut would when the guest does not answer\n",
+        "  -f, --force   also when the guest does not answer; with --disk-only as a power cut would\n",
         run};
