@@ -15,7 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_SIZE = 512, TEXT_SIZE = 16 << 10, LEAVE_TRIES = 200, LEAVE_WAIT_MS = 5, SHARES_A_CPU = 1024 };
+enum {
+    PATH_SIZE = 512,
+    TEXT_SIZE = 16 << 10,
+    LEAVE_TRIES = 200,
+    MAKE_TRIES = 10,
+    LEAVE_WAIT_MS = 5,
+    SHARES_A_CPU = 1024
+};
 enum { WEIGHT_A_CPU = 100, WEIGHT_MAX = 10000 };
 
 enum { MEMORY, PIDS, CPU, CONTROLLERS };
@@ -121,9 +128,6 @@ static int open_v1_tree(struct cgroup_host *host, const char *root, const char *
     if ((size_t)snprintf(target, sizeof target, "%s%s/%s", folder, seen ? tail(own) : "", name) >=
             sizeof target)
         return -ENAMETOOLONG;
-    int result = make_group(target);
-    if (result < 0)
-        return result;
     for (unsigned i = 0; i < host->tree_count; i++) { // "cpu" and "cpuacct" may be one folder by two names
         if (strcmp(host->trees[i].group, target) == 0) {
             host->trees[i].has |= 1u << controller;
@@ -183,12 +187,9 @@ static int open_v2(struct cgroup_host *host, const char *root, const char *proc_
         return -ENOTSUP;
     if ((size_t)snprintf(target, sizeof target, "%s/%s", parent, name) >= sizeof target)
         return -ENAMETOOLONG;
-    int result = make_group(target);
-    if (result < 0)
-        return result;
     host->version_2 = true;
     struct tree *tree = &host->trees[host->tree_count++];
-    tree->has = has & hand_down(target);
+    tree->has = has;
     memcpy(tree->group, target, sizeof target);
     return 0;
 }
@@ -198,16 +199,6 @@ static bool v2_has_controllers(const char *root)
     char path[PATH_SIZE], text[1024];
     snprintf(path, sizeof path, "%.300s/cgroup.controllers", root);
     return read_text(path, text, sizeof text) == 0 && (has_word(text, "memory") || has_word(text, "pids"));
-}
-
-static void share_of_store(struct cgroup_host *host)
-{
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    // Beside the other groups of the host the store counts as its processors; otherwise fifty machines would
-    // have the share of one process.
-    for (unsigned i = 0; i < host->tree_count; i++)
-        if (!host->version_2 && (host->trees[i].has & 1u << CPU))
-            write_text(host->trees[i].group, "cpu.shares", "%ld", (cpus > 0 ? cpus : 1) * SHARES_A_CPU);
 }
 
 static void note_missing(struct cgroup_host *host)
@@ -245,7 +236,6 @@ int cgroup_host_open(const char *name, const char *cgroup_root, const char *proc
                 "there is no control group for VMMs below %s (%s): what they use is not limited", root,
                 result < 0 ? strerror(-result) : "it has neither memory, pids nor cpu");
     }
-    share_of_store(host);
     note_missing(host);
     *ret_host = host;
     return 0;
@@ -263,6 +253,21 @@ const char *cgroup_host_missing(const struct cgroup_host *host)
 }
 
 // ---- One sandbox's group ----
+
+// The store's own group comes with its first sandbox and goes with its last.
+static int make_store_group(const struct cgroup_host *host, const struct tree *tree)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    if (mkdir(tree->group, 0755) < 0)
+        return errno == EEXIST ? 0 : -errno;
+    if (host->version_2)
+        return hand_down(tree->group) != 0 ? 0 : -ENOTSUP;
+    // Beside the other groups of the host the store counts as its processors; otherwise fifty machines would
+    // have the share of one process.
+    if (tree->has & 1u << CPU)
+        write_text(tree->group, "cpu.shares", "%ld", (cpus > 0 ? cpus : 1) * SHARES_A_CPU);
+    return 0;
+}
 
 static int limit_memory(const struct cgroup_host *host, const char *group, uint64_t bytes)
 {
@@ -296,13 +301,18 @@ int cgroup_host_make(struct cgroup_host *host, const char *id, const struct cgro
         int ret_fds[CGROUP_HOST_FDS], unsigned *ret_count, struct error *err)
 {
     char group[PATH_SIZE + 64], path[PATH_SIZE + 96];
-    unsigned made = 0;
+    unsigned made = 0, tries = 0;
     int result = 0;
     for (; made < host->tree_count && result == 0; made++) {
         snprintf(group, sizeof group, "%s/%.60s", host->trees[made].group, id);
         snprintf(path, sizeof path, "%s/cgroup.procs", group);
         ret_fds[made] = -1;
-        result = make_group(group);
+        // Another sandbox's end may take the store's group away between the two.
+        do {
+            result = make_store_group(host, &host->trees[made]);
+            if (result == 0)
+                result = make_group(group);
+        } while (result == -ENOENT && access(host->trees[made].group, F_OK) < 0 && tries++ < MAKE_TRIES);
         if (result == 0)
             result = set_limits(host, &host->trees[made], group, limits);
         if (result == 0 && (ret_fds[made] = open(path, O_WRONLY | O_CLOEXEC)) < 0)
@@ -341,6 +351,7 @@ int cgroup_host_remove(struct cgroup_host *host, const char *id)
         snprintf(group, sizeof group, "%s/%.60s", host->trees[i].group, id);
         int r = remove_group(group);
         result = result == 0 ? r : result;
+        rmdir(host->trees[i].group); // not while there are others in it
     }
     return result;
 }

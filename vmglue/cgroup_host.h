@@ -22,7 +22,8 @@ struct cgroup_host;
 // give others). -ENOTSUP: there is no controller at all.
 int cgroup_host_open(const char *name, const char *cgroup_root, const char *proc_cgroup,
         struct cgroup_host **ret_host, struct error *err);
-struct cgroup_host *cgroup_host_close(struct cgroup_host *host); // leaves the groups; accepts NULL
+// Leaves the groups. Accepts NULL.
+struct cgroup_host *cgroup_host_close(struct cgroup_host *host);
 // "memory, pids" in words, "" when nothing is missing.
 const char *cgroup_host_missing(const struct cgroup_host *host);
 

@@ -184,6 +184,9 @@ int compat_describe(const struct vm_config *config, const char *accel, char **re
         return error_set(
                 err, -EINVAL, "the VM's configuration cannot be written as JSON: its texts must be UTF-8");
     json_object_set_new(record, "network_device", json_true());
+    // Where all that is to be found again; what it is made of counts, not its name.
+    json_object_set_new(
+            record, "runtime", config->runtime != NULL ? json_string(config->runtime) : json_null());
     result = add_digest(record, "vmm_build", "VMM", vmm, err);
     if (result == 0)
         result = add_digest(record, "kernel", "kernel", config->kernel_path, err);

@@ -6,6 +6,7 @@
 // eventfd; a stop writes the eventfd, the poll ends, and the listener itself is left alone for whoever serves
 // it next.
 #include "vmglue/nbd_connection.h"
+#include "vmglue/unix_socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -229,6 +230,15 @@ static void start_connection(struct nbd_server *server, int fd)
     nbd_connection_start(connection, server->config.negotiation_timeout_ns);
 }
 
+// By the word of the kernel at the time of the connect.
+static bool is_welcome(struct nbd_server *server, int fd)
+{
+    uid_t uid;
+    pid_t pid;
+    return !server->config.check_peer ||
+           (unix_socket_peer(fd, &pid, &uid) == 0 && (uid == 0 || uid == server->config.peer_uid));
+}
+
 // Takes every client that waits.
 static void poll_done(struct io_op *op, int64_t result)
 {
@@ -244,7 +254,9 @@ static void poll_done(struct io_op *op, int64_t result)
             return;
         }
         int fd = accept4(server->config.listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0) {
+        if (fd >= 0 && !is_welcome(server, fd)) {
+            close(fd);
+        } else if (fd >= 0) {
             start_connection(server, fd);
         } else if (errno == EAGAIN) {
             poll_listener(server);

@@ -14,6 +14,8 @@
 
 #include "snapshot/volume.h"
 
+#include <sys/types.h>
+
 struct nbd_server;
 struct nbd_budget;
 
@@ -31,6 +33,8 @@ struct nbd_server_config {
     struct store *store;
     struct loop *loop; // accepts and negotiates here
     int listen_fd;
+    bool check_peer; // clients other than root and peer_uid are turned away
+    uid_t peer_uid;
     unsigned max_connections;        // 0 = 256; more wait in the listener's queue
     uint64_t negotiation_timeout_ns; // from accept to the transmission phase; 0 = 30 s; slower clients are
                                      // dropped

@@ -2,6 +2,7 @@
 // /v1/snapshots: disk snapshots and machine snapshots, by one name space. Taking one is a call of its source.
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
+#include "vmglue/sandbox.h"
 
 #include <errno.h>
 #include <string.h>
@@ -75,6 +76,7 @@ static void delete_snapshot(struct http_request *request)
         http_reply_failure(request, "snapshot", &err);
     else
         http_reply_empty(request, 204);
+    sandbox_runtime_collect(service_of(request)->sandboxes); // this may have been the last that needed one
 }
 
 const struct http_route routes_snapshots[] = {

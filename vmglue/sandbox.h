@@ -32,6 +32,9 @@ struct sandbox_config {
     const char *libexec_dir; // has libramet-preload.so
     const char *kernel_dir;  // has vmlinux and initramfs-q35.cpio
     const char *vmm_path;    // NULL = qemu-system-x86_64
+    const char *store_dir;   // runtimes are kept in it
+    bool confine;            // VMMs, when the daemon is root
+    uid_t uid_base;          // users of confined VMMs: this one and the next SANDBOX_UID_COUNT; 0 = default
     enum vm_accel accel;
     struct sandbox_memory_config memory;
     uint64_t keep_stopped_ms; // stopped and failed ones that are not persistent are removed then; 0 = never
@@ -41,6 +44,8 @@ struct sandbox_config {
     void *context;
 };
 enum { SANDBOX_RUN_DIR_MAX = 64, SANDBOX_FORKS_MAX = 64 };
+// Above what systemd gives to containers and below 2^31: nobody else's, unless an administrator says so.
+enum { SANDBOX_UID_BASE = 2000000000, SANDBOX_UID_COUNT = 1 << 26 };
 
 // Serves the disks of every recorded sandbox, adopts those that run, undoes half-made ones, ends strays.
 int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **ret_all, struct error *err);
@@ -50,6 +55,10 @@ void sandbox_quiesce_all(struct sandboxes *all);
 // Lets go of every VMM; guests run on and wait for the next daemon with their I/O. Accepts NULL. *ret_running
 // (may be NULL) is how many run on.
 struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running);
+
+// Removes the runtimes that no machine snapshot names and no VMM runs from. For after deletions. all may be
+// NULL.
+void sandbox_runtime_collect(struct sandboxes *all);
 
 struct sandbox_create {
     const char *name;           // NULL = one is made

@@ -8,6 +8,7 @@
 
 #include "vmglue/dirty_pages.h"
 #include "vmglue/nbd_server.h"
+#include "vmglue/runtime.h"
 #include "snapshot/txn.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/sandbox_events.h"
@@ -56,9 +57,10 @@ struct sandbox_record {
     struct volume_id disk, memory;
     struct sandbox_disk more[VM_DISKS_MAX - 1]; // further disks, in the guest's order
     unsigned more_count;
-    struct base_id mapped; // memory base that the VMM maps; 0 = booted cold
-    struct base_id origin; // what that one is mapped over (memory_map.h); 0 = nothing
-    struct doc_id machine; // what it resumes from when stopped with memory; 0 = boots from its disk
+    struct base_id mapped;           // memory base that the VMM maps; 0 = booted cold
+    struct base_id origin;           // what that one is mapped over (memory_map.h); 0 = nothing
+    struct doc_id machine;           // what it resumes from when stopped with memory; 0 = boots from its disk
+    char runtime[RUNTIME_NAME_SIZE]; // that its VMM runs from; "" = what is installed
 };
 
 struct sandbox_origin;
@@ -114,6 +116,8 @@ struct sandboxes {
     pthread_mutex_t promote_lock; // before any sandbox's op; one promotion at a time
     pthread_t deadline_thread;
     bool deadline_runs;
+    struct confinement *confinement; // NULL = VMMs are not confined
+    struct runtimes *runtimes;       // with it
 };
 
 // Nobody is told of it: it is the pool's.
@@ -250,6 +254,24 @@ int sandbox_confine_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_confine **ret_confine, struct error *err);
 void sandbox_confine_release(struct sandbox_confine *confine); // accepts NULL
 void sandbox_confine_clean(struct sandboxes *all, const char *id);
+int sandbox_confine_open(struct sandboxes *all, struct error *err); // of all; before any sandbox is touched
+void sandbox_confine_close(struct sandboxes *all);
+// The folder for the sockets that the VMM connects to, and the user that may: made when missing. The run
+// directory and the daemon's own user when the VMM is not confined.
+int sandbox_confine_io(
+        struct sandbox *sandbox, char *ret_folder, size_t capacity, uid_t *ret_uid, struct error *err);
+// Control groups that belong to no sandbox.
+void sandbox_confine_clean_strays(
+        struct sandboxes *all, bool (*wanted)(struct sandboxes *all, const char *id));
+
+// ---- sandbox_runtime.c: what it is started from ----
+int sandbox_runtime_open(struct sandboxes *all, struct error *err);
+// Fills the configuration's paths, and the record's `runtime`; does nothing when VMMs are not confined.
+// compat: of the machine that is to go on; NULL = it boots. The runtime stays until release; paths point into
+// it. *ret_lost: the one it needs is gone, and this is what is installed.
+int sandbox_runtime_choose(struct sandbox *sandbox, const char *compat, struct vm_config *config,
+        struct runtime *ret_runtime, bool *ret_lost, struct error *err);
+void sandbox_runtime_release(struct sandbox *sandbox, const struct runtime *runtime);
 
 // ---- sandbox_working_set.c: what a resume touches, and what its memory shares. All (op) but the first two
 // ----

@@ -348,6 +348,7 @@ int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **r
     if (r == 0)
         *ret_json = sandbox_json(sandbox);
     sandbox_finish(sandbox);
+    sandbox_runtime_collect(all); // the machine snapshot that it came from may have been the last of its
     return r;
 }
 
@@ -384,5 +385,6 @@ int sandbox_remove(struct sandboxes *all, const char *name, struct error *err)
         return r;
     r = sandbox_remove_begun(sandbox, err);
     sandbox_finish(sandbox);
+    sandbox_runtime_collect(all);
     return r;
 }

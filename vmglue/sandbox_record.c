@@ -79,6 +79,8 @@ static json_t *encode(const struct sandbox_record *record)
             {"origin", record->origin.value}, {"machine", record->machine.value}};
     for (size_t i = 0; json != NULL && i < sizeof numbers / sizeof numbers[0]; i++)
         json_object_set_new(json, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+    if (json != NULL && record->runtime[0] != '\0')
+        json_object_set_new(json, "runtime", json_string(record->runtime));
     if (json != NULL && record->labels != NULL)
         json_object_set(json, "labels", record->labels);
     if (json != NULL && record->env != NULL)
@@ -242,6 +244,7 @@ int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_recor
     snprintf(record.reason, sizeof record.reason, "%s", json_fields_get_text(json, "reason"));
     snprintf(record.from, sizeof record.from, "%s", json_fields_get_text(json, "from"));
     snprintf(record.start_mode, sizeof record.start_mode, "%s", json_fields_get_text(json, "start_mode"));
+    snprintf(record.runtime, sizeof record.runtime, "%s", json_fields_get_text(json, "runtime"));
     record.cpus = (unsigned)get_uint(json, "cpus");
     record.memory_mb = (unsigned)get_uint(json, "memory_mb");
     record.created_wall_ns = get_uint(json, "created_wall_ns");

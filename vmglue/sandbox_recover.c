@@ -303,6 +303,11 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
         free(all);
         return r;
     }
+    r = sandbox_confine_open(all, err);
+    if (r < 0) {
+        free(all);
+        return r;
+    }
     store_doc_list(all->store, DOC_SANDBOX, load_one, all);
     serve_disks(all);
     recover_all(all);
@@ -311,6 +316,8 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     clean_keeper(all);
     clean_inner(all);
     forget_references(all);
+    sandbox_confine_clean_strays(all, is_wanted);
+    sandbox_runtime_collect(all);
     r = sandbox_working_set_start(all, err);
     if (r == 0)
         r = sandbox_memory_start(all, err);
@@ -365,6 +372,7 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
         all->list = sandbox->next;
         sandbox_free(sandbox);
     }
+    sandbox_confine_close(all);
     pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->lock);
     pthread_mutex_destroy(&all->promote_lock);

@@ -50,15 +50,21 @@ static void keeper_name(const char *id, char *ret_name, size_t capacity)
 int sandbox_vm_serve(struct sandbox *sandbox, struct error *err)
 {
     struct sandboxes *all = sandbox->all;
-    char folder[128], path[160], name[64];
+    char folder[128], io[160], path[192], name[64];
+    uid_t uid = 0;
     sandbox_vm_folder(all, sandbox->record.id, folder, sizeof folder);
-    snprintf(path, sizeof path, "%s/nbd.sock", folder);
     keeper_name(sandbox->record.id, name, sizeof name);
     if (mkdir(folder, 0700) < 0 && errno != EEXIST)
         return error_set(err, -errno, "the folder %s cannot be made: %s", folder, strerror(errno));
-    int r = keeper_get(all->config.run_dir, name, &sandbox->nbd_listen_fd, err);
+    int r = sandbox_confine_io(sandbox, io, sizeof io, &uid, err);
+    if (r < 0)
+        return r;
+    snprintf(path, sizeof path, "%s/nbd.sock", io);
+    r = keeper_get(all->config.run_dir, name, &sandbox->nbd_listen_fd, err);
     if (r == -ENOENT) {
         r = unix_socket_listen(path, SOCK_STREAM | SOCK_NONBLOCK, 0600, &sandbox->nbd_listen_fd, err);
+        if (r == 0 && chown(path, uid, (gid_t)-1) < 0)
+            r = error_set(err, -errno, "%s cannot be given to its VMM: %s", path, strerror(errno));
         if (r == 0)
             r = keeper_put(all->config.run_dir, name, sandbox->nbd_listen_fd, err);
     }
@@ -68,6 +74,8 @@ int sandbox_vm_serve(struct sandbox *sandbox, struct error *err)
     struct nbd_server_config config = {.store = all->store,
             .loop = store_loop(all->store, 0),
             .listen_fd = sandbox->nbd_listen_fd,
+            .check_peer = true,
+            .peer_uid = uid,
             .resolve = sandbox_disks_resolve,
             .context = sandbox};
     return nbd_server_start(&config, &sandbox->nbd, err);
@@ -169,6 +177,15 @@ static int check_compat(const struct vm_config *config, const char *saved, struc
     return r;
 }
 
+static int check_compat_of(const struct vm_config *config, const char *saved, bool lost, struct error *err)
+{
+    int r = check_compat(config, saved, err);
+    if (r < 0 && lost)
+        error_prefix(err, "the runtime that it was saved with is not in the store any more, and what is "
+                          "installed differs");
+    return r;
+}
+
 int sandbox_vm_check(struct sandbox *sandbox, const struct sandbox_origin *origin, struct error *err)
 {
     if (origin->compat == NULL)
@@ -176,11 +193,17 @@ int sandbox_vm_check(struct sandbox *sandbox, const struct sandbox_origin *origi
     struct sandbox would_be = {.all = sandbox->all, .record = sandbox->record}; // borrows labels and env
     struct vm_paths paths;
     struct vm_config config;
+    struct runtime runtime;
+    bool lost;
     sandbox_origin_shape(origin, &would_be.record);
     would_be.record.mapped = origin->memory;
     describe(&would_be, origin->state, origin->state_bytes, &paths, &config);
     sandbox_disks_describe_origin(sandbox->all, origin, &config);
-    return check_compat(&config, origin->compat, err);
+    int r = sandbox_runtime_choose(&would_be, origin->compat, &config, &runtime, &lost, err);
+    if (r == 0)
+        r = check_compat_of(&config, origin->compat, lost, err);
+    sandbox_runtime_release(&would_be, &runtime);
+    return r;
 }
 
 // A guest that did not answer because its VMM has ended (a damaged memory image): how it ended is the reason.
@@ -253,10 +276,16 @@ int sandbox_vm_start(
     struct sandboxes *all = sandbox->all;
     struct vm_paths paths;
     struct vm_config config;
+    struct runtime runtime;
+    bool lost;
     describe(sandbox, state, state_bytes, &paths, &config);
-    int r = state == NULL || compat == NULL ? 0 : check_compat(&config, compat, err);
-    if (r < 0)
+    int r = sandbox_runtime_choose(sandbox, state == NULL ? NULL : compat, &config, &runtime, &lost, err);
+    if (r == 0 && state != NULL && compat != NULL)
+        r = check_compat_of(&config, compat, lost, err);
+    if (r < 0) {
+        sandbox_runtime_release(sandbox, &runtime);
         return r;
+    }
     pthread_mutex_lock(&all->lock);
     sandbox->vm_generation++;
     sandbox->reset_asked = sandbox->shut_down = false;
@@ -268,6 +297,7 @@ int sandbox_vm_start(
     sandbox_step(sandbox, STEP_VM_SERVED);
     if (r == 0)
         r = start_prepared(sandbox, &config, err);
+    sandbox_runtime_release(sandbox, &runtime);
     if (r < 0)
         sandbox_vm_end(sandbox);
     return r;

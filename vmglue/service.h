@@ -14,6 +14,7 @@
 
 struct sandboxes;
 struct mem_fuse;
+struct image_access;
 
 struct service {
     struct store *store;
@@ -24,6 +25,7 @@ struct service {
     struct snapshot_state *snapshots;
     struct sandboxes *sandboxes;
     struct mem_fuse *fuse;
+    struct image_access *image_access; // who may open what in it
 };
 
 // The tables, one per file routes_*.c.

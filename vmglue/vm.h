@@ -86,6 +86,8 @@ struct vm_config {
     size_t state_bytes;
     // What the VMM may touch; NULL = whatever the daemon may. Not kept beyond the call.
     const struct vm_confine *confine;
+    const char *runtime;      // name of the bundle that it is started from, for the record; may be NULL
+    const char *runtime_root; // the bundle's folder
     int netns_fd; // network namespace it enters; 0 = an empty one when confined, else the daemon's
     int tap_fd;   // the network card's other end, without IFF_VNET_HDR; 0 = none, the cable is not plugged in
     bool start_paused;          // loaded or booted, but not continued: vm_continue sets it off

@@ -21,7 +21,6 @@
 #include <linux/keyctl.h>
 
 enum {
-    OOM_SCORE_ADJ = 500,
     DESCRIPTORS_MAX = 1024,
     FILE_BYTES_MAX = 64 << 20, // as much as a device state may have
     ROOT_BYTES = 64 << 10,
@@ -37,7 +36,6 @@ int vm_confine_make(struct vm_confine *confine, const char *runtime_root, const 
 {
     struct vm_confine made = {.uid = uid,
             .gid = (gid_t)uid,
-            .oom_score_adj = OOM_SCORE_ADJ,
             .file_bytes_max = FILE_BYTES_MAX,
             .descriptors_max = DESCRIPTORS_MAX};
     if ((size_t)snprintf(made.root, sizeof made.root, "%s", runtime_root) >= sizeof made.root ||
@@ -105,18 +103,6 @@ static int join_cgroups(struct entry *entry)
         if (write(confine->cgroup_fds[i], "0", 1) != 1)
             return -errno;
     return 0;
-}
-
-static int set_oom_score(struct entry *entry)
-{
-    char text[16];
-    int size = snprintf(text, sizeof text, "%d", entry->confine->oom_score_adj),
-        fd = open("/proc/self/oom_score_adj", O_WRONLY);
-    if (fd < 0)
-        return -errno;
-    int result = write(fd, text, (size_t)size) == size ? 0 : -errno;
-    close(fd);
-    return result;
 }
 
 static int enter_network(struct entry *entry)
@@ -268,7 +254,6 @@ static const struct {
     const char *words;
 } steps[] = {
         {join_cgroups, "entering its control groups"},
-        {set_oom_score, "setting its oom_score_adj"},
         {enter_network, "entering its network namespace"},
         {name_host, "naming its host"},
         {take_trees, "taking its files"},

@@ -38,7 +38,6 @@ struct vm_confine {
     unsigned mount_count;
     int cgroup_fds[VM_CONFINE_CGROUPS]; // cgroup.procs files, open for writing; not owned
     unsigned cgroup_count;
-    int oom_score_adj;        // above the daemon's: the kernel ends VMMs first
     uint64_t file_bytes_max;  // RLIMIT_FSIZE: console, log, device state
     unsigned descriptors_max; // RLIMIT_NOFILE
 };

@@ -11,6 +11,7 @@
 #include "tools/rametd/memory_images.h"
 #include "tools/rametd/operator_exports.h"
 #include "tools/rametd/run_dir.h"
+#include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
 #include "vmglue/mem_fuse.h"
@@ -136,9 +137,12 @@ static int start_services(struct daemon *daemon, struct error *err)
         r = snapshot_state_start(daemon->store, &service->snapshots, err);
     if (r == 0)
         r = import_export_start(daemon->store, &service->disks, daemon->run_dir, &service->transfers, err);
+    service->image_access = image_access_new();
+    if (r == 0 && service->image_access == NULL)
+        r = error_set(err, -ENOMEM, "no memory");
     if (r == 0)
-        r = memory_images_start(
-                daemon->run_dir, daemon->libexec_dir, daemon->store, &daemon->keeper, &daemon->fuse, err);
+        r = memory_images_start(daemon->run_dir, daemon->libexec_dir, daemon->store, service->image_access,
+                &daemon->keeper, &daemon->fuse, err);
     service->fuse = daemon->fuse;
     return r;
 }
@@ -152,6 +156,9 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
             .libexec_dir = daemon->libexec_dir,
             .kernel_dir = daemon->kernel_dir,
             .vmm_path = daemon->config.vmm_path,
+            .store_dir = daemon->config.store_dir,
+            .confine = !daemon->config.no_confine,
+            .uid_base = (uid_t)daemon->config.uid_base,
             .accel = strcmp(accel, "kvm") == 0   ? VM_ACCEL_KVM
                      : strcmp(accel, "tcg") == 0 ? VM_ACCEL_TCG
                                                  : VM_ACCEL_AUTO,
@@ -256,6 +263,7 @@ void daemon_stop(struct daemon *daemon)
     daemon->service.sandboxes = sandbox_stop_all(daemon->service.sandboxes, &running);
     daemon->service.transfers = import_export_stop(daemon->service.transfers);
     stop_memory_images(daemon, knows ? running : 1);
+    daemon->service.image_access = image_access_free(daemon->service.image_access);
     daemon->service.snapshots = snapshot_state_stop(daemon->service.snapshots);
     while (daemon->running_loops > 0)
         io_ring_thread_stop(daemon->loops[--daemon->running_loops]);

@@ -22,6 +22,8 @@ struct daemon_config {
     uint64_t keep_stopped_ms; // 0 = for ever
     bool working_sets;        // record what resumes touch, and prefetch it
     unsigned pool;
+    bool no_confine;
+    uint64_t uid_base; // of confined VMMs; 0 = default
 };
 
 int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon, struct error *err);

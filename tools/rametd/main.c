@@ -3,6 +3,7 @@
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
 #include "vmglue/sandbox.h"
+#include "vmglue/sandbox.h"
 #include "vmglue/sandbox_pool.h"
 #include "vmglue/sandbox_steps.h"
 
@@ -19,6 +20,7 @@ enum {
     EXIT_USAGE = 2,
     SHARDS_DEFAULT_MAX = 4,
     SHARDS_MAX = 64,
+    UID_BASE_MIN = 65536,
     SEAL_AGE_DEFAULT_SECS = 3600,
     SEAL_AGE_MAX_SECS = 10 * 365 * 86400,
     MEMORY_IDLE_MAX_SECS = 7 * 86400,
@@ -50,6 +52,11 @@ static const char usage[] =
         "  --keep-stopped SECS  remove sandboxes that were stopped for so long, unless persistent (default: "
         "0 = "
         "never)\n"
+        "  --vmm-uid-base N     users that VMMs run as: one each from N to N + 67108863, without a name and "
+        "used by\n"
+        "                       nothing else (default: 2000000000)\n"
+        "  --no-confine         run VMMs as the daemon's own user, with all that it may touch; for "
+        "debugging\n"
         "  --log-requests       one log line for every API call\n"
         "  --memory-budget SIZE what all machines together may grow to; beyond it none is started "
         "(default: four fifths\n"
@@ -105,6 +112,9 @@ static const char *complaint(const struct daemon_config *config, uint64_t shards
         return "--memory-idle is not a number of seconds from 1 to 604800";
     if (config->memory.budget_bytes != 0 && config->memory.budget_bytes < 1 << 20)
         return "--memory-budget is less than 1 MiB";
+    if (config->uid_base != 0 &&
+            (config->uid_base < UID_BASE_MIN || config->uid_base > UINT32_MAX - SANDBOX_UID_COUNT - 1))
+        return "--vmm-uid-base is not a number from 65536 to 4227858430";
     if (age > SEAL_AGE_MAX_SECS)
         return "--seal-age is more than ten years of seconds";
     if (store->log_budget_bytes != 0 && store->log_budget_bytes < 1 << 20)
@@ -137,7 +147,9 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
-            {"accel", 0, ARGS_TEXT, &config->accel}, {"log-requests", 0, ARGS_FLAG, &config->log_requests},
+            {"accel", 0, ARGS_TEXT, &config->accel}, {"vmm-uid-base", 0, ARGS_NUMBER, &config->uid_base},
+            {"no-confine", 0, ARGS_FLAG, &config->no_confine},
+            {"log-requests", 0, ARGS_FLAG, &config->log_requests},
             {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
             {"memory-overcommit", 0, ARGS_NUMBER, &overcommit},
             {"memory-low", 0, ARGS_SIZE, &memory->low_bytes}, {"memory-idle", 0, ARGS_NUMBER, &idle},

@@ -5,6 +5,7 @@
 #include "tools/rametd/memory_images.h"
 
 #include "tools/rametd/log.h"
+#include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
 #include "vmglue/mem_fuse.h"
@@ -89,8 +90,8 @@ static int check_others(const char *run_dir, const char *name, struct error *err
     }
 }
 
-static int mount_or_adopt(const char *run_dir, struct store *store, const char *name,
-        struct mem_fuse **ret_fuse, struct error *err)
+static int mount_or_adopt(const char *run_dir, struct store *store, struct image_access *access,
+        const char *name, struct mem_fuse **ret_fuse, struct error *err)
 {
     char mountpoint[PATH_MAX];
     int fuse_fd = -1;
@@ -99,12 +100,18 @@ static int mount_or_adopt(const char *run_dir, struct store *store, const char *
     if (r < 0 && r != -ENOENT)
         return r;
     bool adopted = fuse_fd >= 0;
-    r = mem_fuse_start(store, mountpoint, fuse_fd, ret_fuse, err);
+    struct mem_fuse_config config = {.store = store,
+            .mountpoint = mountpoint,
+            .fuse_fd = fuse_fd,
+            .may_open = image_access_may_open,
+            .context = access};
+    r = mem_fuse_start_config(&config, ret_fuse, err);
     if (r == -ENOTCONN && adopted) {
         // Somebody unmounted it: guests that mapped it are lost, the rest goes on.
         log_line("%s", err->text);
         adopted = false;
-        r = mem_fuse_start(store, mountpoint, -1, ret_fuse, err);
+        config.fuse_fd = -1;
+        r = mem_fuse_start_config(&config, ret_fuse, err);
     }
     if (fuse_fd >= 0)
         close(fuse_fd); // mem_fuse has a duplicate
@@ -116,7 +123,8 @@ static int mount_or_adopt(const char *run_dir, struct store *store, const char *
 }
 
 int memory_images_start(const char *run_dir, const char *libexec_dir, struct store *store,
-        struct keeper_guard **ret_guard, struct mem_fuse **ret_fuse, struct error *err)
+        struct image_access *access, struct keeper_guard **ret_guard, struct mem_fuse **ret_fuse,
+        struct error *err)
 {
     char name[NAME_SIZE];
     make_name(store, name);
@@ -126,6 +134,6 @@ int memory_images_start(const char *run_dir, const char *libexec_dir, struct sto
     if (r == 0)
         r = check_others(run_dir, name, err);
     if (r == 0)
-        r = mount_or_adopt(run_dir, store, name, ret_fuse, err);
+        r = mount_or_adopt(run_dir, store, access, name, ret_fuse, err);
     return r;
 }

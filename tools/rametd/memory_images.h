@@ -6,11 +6,13 @@
 #include "blockstore/error.h"
 #include "snapshot/store.h"
 
+struct image_access;
 struct keeper_guard;
 struct mem_fuse;
 
 // Starts a keeper if there is none, guards it, and mounts RUNDIR/mem or takes over the mount of an earlier
-// daemon of this store. -EBUSY: guests of another store still run from there. On failure *ret_guard may have
-// been set: stop it.
+// daemon of this store; `access` says which users may open what. -EBUSY: guests of another store still run
+// from there. On failure *ret_guard may have been set: stop it.
 int memory_images_start(const char *run_dir, const char *libexec_dir, struct store *store,
-        struct keeper_guard **ret_guard, struct mem_fuse **ret_fuse, struct error *err);
+        struct image_access *access, struct keeper_guard **ret_guard, struct mem_fuse **ret_fuse,
+        struct error *err);

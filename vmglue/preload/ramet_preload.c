@@ -34,6 +34,8 @@ enum {
     UFFD_USER_MODE = 1
 }; // UFFD_USER_MODE_ONLY: needs no privilege; the kernel's own writes are tracked all the same
 
+enum { IMAGES_MAX = 4 };
+
 static struct {
     char image_prefix[4096]; // "" = none
     size_t image_prefix_size;
@@ -42,6 +44,11 @@ static struct {
     int origin_fd, extents_fd; // -1 = guest memory is its own image alone
     int uffd; // -1 = none; stays open: the kernel forgets what is protected with the last copy
     int uffd_errno;
+    struct {
+        dev_t device;
+        ino_t inode;
+    } images[IMAGES_MAX];
+    _Atomic unsigned image_count;
     _Atomic uintptr_t ram_address;
     _Atomic uint64_t ram_bytes; // 0 = not mapped yet
 } preload = {.origin_fd = -1, .extents_fd = -1, .uffd = -1};
@@ -231,26 +238,42 @@ static bool is_image_path(const char *path)
            strncmp(path, preload.image_prefix, preload.image_prefix_size) == 0;
 }
 
+// Images that were opened, by device and inode: a confined VMM has no /proc to ask for a descriptor's path.
+// Opening one comes long before it is mapped, on the same thread.
 static bool is_image_fd(int fd)
 {
-    if (preload.image_prefix_size == 0 || fd < 0)
+    struct stat stat;
+    unsigned count = atomic_load(&preload.image_count);
+    if (count == 0 || fd < 0 || fstat(fd, &stat) != 0)
         return false;
-    char link[40], path[4096];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t size = readlink(link, path, sizeof path - 1);
-    if (size <= 0)
-        return false;
-    path[size] = '\0';
-    return is_image_path(path);
+    for (unsigned i = 0; i < count; i++)
+        if (preload.images[i].device == stat.st_dev && preload.images[i].inode == stat.st_ino)
+            return true;
+    return false;
+}
+
+static void remember_image(int fd)
+{
+    struct stat stat;
+    unsigned count = atomic_load(&preload.image_count);
+    if (is_image_fd(fd) || count == IMAGES_MAX || fstat(fd, &stat) != 0)
+        return;
+    preload.images[count].device = stat.st_dev;
+    preload.images[count].inode = stat.st_ino;
+    atomic_store(&preload.image_count, count + 1);
 }
 
 // A writable open would let this process change, through the page cache, the memory of every other VM of the
 // image.
 static int open_image_or_file(int directory_fd, const char *path, int flags, mode_t mode)
 {
-    if (is_image_path(path))
-        flags = (flags & ~(O_ACCMODE | O_CREAT | O_TRUNC | O_EXCL | O_APPEND)) | O_RDONLY;
-    return (int)syscall(SYS_openat, directory_fd, path, flags, mode);
+    if (!is_image_path(path))
+        return (int)syscall(SYS_openat, directory_fd, path, flags, mode);
+    flags = (flags & ~(O_ACCMODE | O_CREAT | O_TRUNC | O_EXCL | O_APPEND)) | O_RDONLY;
+    int fd = (int)syscall(SYS_openat, directory_fd, path, flags, mode);
+    if (fd >= 0)
+        remember_image(fd);
+    return fd;
 }
 
 static mode_t mode_argument(int flags, va_list args)
