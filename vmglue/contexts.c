@@ -63,8 +63,8 @@ static bool parse_place(const struct agent_job *job, struct contexts_place *ret_
 
 struct search {
     const char *id; // NULL = all
-    struct contexts_place *places;
-    size_t count;
+    struct contexts_place *places = NULL;
+    size_t count = 0;
 };
 
 static void look_at_job(void *context, const struct agent_job *job)
@@ -103,8 +103,8 @@ static int find_places(struct sandbox_agent *use, const char *id, struct context
 int contexts_find(
         struct sandbox_agent *use, const char *id, struct contexts_place *ret_place, struct error *err)
 {
-    struct contexts_place *places;
-    size_t count;
+    struct contexts_place *places = NULL;
+    size_t count = 0;
     int r = contexts_check_id(id, err);
     if (r == 0)
         r = find_places(use, id, &places, &count, err);
@@ -150,8 +150,8 @@ static json_t *describe(struct sandbox_agent *use, const struct contexts_place *
 
 int contexts_list(struct sandbox_agent *use, json_t **ret_list, struct error *err)
 {
-    struct contexts_place *places;
-    size_t count;
+    struct contexts_place *places = NULL;
+    size_t count = 0;
     int r = find_places(use, NULL, &places, &count, err);
     if (r < 0)
         return r;
