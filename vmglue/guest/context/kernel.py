@@ -8,6 +8,7 @@ followed by `size` bytes, a bundle's JSON, and a line end. Of displays the super
 taken them: what is printed after one is read after it. Standard output and error are pipes to the supervisor, standard input
 is empty. SIGINT interrupts code and nothing else: between runs, and while an event is being sent, it is ignored or waits.
 """
+import contextlib
 import importlib.util
 import json
 import os
@@ -135,6 +136,7 @@ class Kernel:
         self.loop = asyncio.new_event_loop()
         self.shell = Shell.instance(self.channel.send)
         self.shell.loop_runner = self.run_in_loop
+        self.shell.shield = self.shield
         self.signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGPIPE)}
 
     # ---- signals ----
@@ -143,6 +145,14 @@ class Kernel:
             self.channel.interrupted = self.code_runs
         elif self.code_runs:
             raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def shield(self):
+        before, self.code_runs = self.code_runs, False
+        try:
+            yield
+        finally:
+            self.code_runs = before
 
     # ---- the surroundings of a run ----
     def add_user_site(self):

@@ -6,6 +6,7 @@ flushed before each event, so that whoever reads both sees them in order.
 """
 import ast
 import builtins
+import contextlib
 import functools
 import os
 import signal
@@ -124,7 +125,8 @@ class InlineBackend(Configurable):
 
 
 class Shell(InteractiveShell):
-    send = Any()     # set by the kernel
+    send = Any()     # set by the kernel, like
+    shield = Any(contextlib.nullcontext)    # inside of it no interrupt is raised
     warming = False  # a warm-up leaves no trace
 
     def __init__(self, send, **arguments):
@@ -173,6 +175,10 @@ class Shell(InteractiveShell):
         encoded, truncated = bundle.encode(data)
         flush()
         self.send(kind, fields | ({"truncated": True} if cut or truncated else {}), encoded, acknowledged=True)
+
+    def showtraceback(self, *args, **kwargs):
+        with self.shield():    # the code has ended; an interrupt would only lose what it ended with
+            super().showtraceback(*args, **kwargs)
 
     def _showtraceback(self, etype, evalue, stb):
         lines = stb if isinstance(stb, str) else self.InteractiveTB.stb2text(stb)
