@@ -235,8 +235,9 @@ int import_export_cancel(struct import_export *all, const char *id, struct error
     return found ? 0 : error_set(err, -ENOENT, "there is no import \"%.40s\"; it has ended", id);
 }
 
-int import_export_commit(
-        struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err)
+// The session stays until end_last_step; nothing writes into its volume any more.
+static int begin_last_step(
+        struct import_export *all, const char *id, struct import_session **ret_session, struct error *err)
 {
     pthread_mutex_lock(&all->lock);
     struct import_session *session = find_locked(all, id);
@@ -248,17 +249,47 @@ int import_export_commit(
     if (!mine)
         return error_set(err, -ENOENT, "no import \"%.40s\" waits to be completed; it has ended", id);
     window_close(&session->window); // answers what is in flight first
-    int r = volume_name(all, session->volume, session->doc, session->name, 0, err);
-    if (r == 0) {
-        names_release(all->disks->names, NAMES_DATA, session->name); // the volume has it now
-        *ret_volume = session->volume;
-    }
+    *ret_session = session;
+    return 0;
+}
+
+static void end_last_step(struct import_session *session, bool done)
+{
+    struct import_export *all = session->all;
+    if (done)
+        names_release(all->disks->names, NAMES_DATA, session->name); // the volume has it now, or needs none
     pthread_mutex_lock(&all->lock);
     session->committing = false;
-    session->done = r == 0;
+    session->done = done;
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
+}
+
+int import_export_commit(
+        struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err)
+{
+    struct import_session *session;
+    int r = begin_last_step(all, id, &session, err);
+    if (r < 0)
+        return r;
+    r = volume_name(all, session->volume, session->doc, session->name, 0, err);
+    if (r == 0)
+        *ret_volume = session->volume;
+    end_last_step(session, r == 0);
     return r;
+}
+
+int import_export_take(struct import_export *all, const char *id, struct volume_id *ret_volume,
+        struct doc_id *ret_passing, struct error *err)
+{
+    struct import_session *session;
+    int r = begin_last_step(all, id, &session, err);
+    if (r < 0)
+        return r;
+    *ret_volume = session->volume;
+    *ret_passing = session->doc;
+    end_last_step(session, true);
+    return 0;
 }
 
 bool import_export_import_is_over(struct import_session *session)

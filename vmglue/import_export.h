@@ -29,6 +29,10 @@ const char *import_export_import_socket(const struct import_session *session);
 // By id, from another connection: ends writing, names the volume, durably. -ENOENT: no such import runs.
 int import_export_commit(
         struct import_export *all, const char *id, struct volume_id *ret_volume, struct error *err);
+// By id, from another connection: ends writing, and the caller owns the nameless volume and its passing doc
+// (passing.h) from now on. -ENOENT: no such import runs.
+int import_export_take(struct import_export *all, const char *id, struct volume_id *ret_volume,
+        struct doc_id *ret_passing, struct error *err);
 // By id, from another connection: gives the import up, and returns when nothing is left of it. -ENOENT.
 int import_export_cancel(struct import_export *all, const char *id, struct error *err);
 // The session's owner lets go: what was not committed is deleted. Accepts NULL.

@@ -98,7 +98,8 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
     }
     json_object_set_new(json, "logical_bytes", json_integer((json_int_t)logical));
     if (machine) {
-        static const char *const members[] = {"cpus", "memory_mb", "network", "labels"};
+        static const char *const members[] = {
+                "cpus", "memory_mb", "network", "labels", "template", "build", "defaults"};
         json_object_set_new(json, "memory_bytes", json_integer((json_int_t)memory));
         for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
             if (json_object_get(body, members[i]) != NULL)

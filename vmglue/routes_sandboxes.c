@@ -3,45 +3,12 @@
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/route_life.h"
+#include "vmglue/route_shape.h"
 #include "vmglue/sandbox.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { MEMORY_MB_MIN = 64, MEMORY_MB_MAX = 1048576, CPUS_MAX = 64 };
-
-static const struct {
-    const char *name;
-    unsigned cpus, memory_mb;
-} sizes[] = {{"small", 1, 256}, {"default", 1, 512}, {"large", 2, 1024}};
-
-static int take_size(const json_t *body, struct sandbox_create *create, struct error *err)
-{
-    const char *size = NULL;
-    uint64_t cpus = 0, memory = 0, disk = 0;
-    int r = json_fields_string(body, "size", &size, err);
-    if (r > 0) {
-        size_t i = 0;
-        while (i < sizeof sizes / sizeof sizes[0] && strcmp(sizes[i].name, size) != 0)
-            i++;
-        if (i == sizeof sizes / sizeof sizes[0])
-            return error_set(
-                    err, -EINVAL, "size \"%.20s\" is not known; choose small, default or large", size);
-        cpus = sizes[i].cpus;
-        memory = sizes[i].memory_mb;
-    }
-    if (r >= 0)
-        r = json_fields_uint(body, "cpus", 1, CPUS_MAX, &cpus, err);
-    if (r >= 0)
-        r = json_fields_uint(body, "memory_mb", MEMORY_MB_MIN, MEMORY_MB_MAX, &memory, err);
-    if (r >= 0)
-        r = json_fields_uint(body, "disk_gb", 1, 1 << 26, &disk, err);
-    create->cpus = (unsigned)cpus;
-    create->memory_mb = (unsigned)memory;
-    create->disk_bytes = disk << 30;
-    return r;
-}
 
 static int take_disk(const json_t *item, size_t index, struct sandbox_create_disk *disk, struct error *err)
 {
@@ -97,6 +64,7 @@ static void create_sandbox(struct http_request *request)
     struct sandbox_create create = {0};
     struct sandbox_create_disk disks[VM_DISKS_MAX] = {0};
     struct sandbox_change life = {0};
+    struct route_shape shape = {0};
     struct error err;
     json_t *body, *json = NULL;
     int r = route_json_body(request, known, &body, &err);
@@ -107,7 +75,10 @@ static void create_sandbox(struct http_request *request)
     if (r >= 0)
         create.network = json_object_get(body, "network");
     if (r >= 0)
-        r = take_size(body, &create, &err);
+        r = route_shape_take(body, &shape, &err);
+    create.cpus = shape.cpus;
+    create.memory_mb = shape.memory_mb;
+    create.disk_bytes = shape.disk_bytes;
     if (r >= 0)
         r = route_life_maps(body, &create.labels, &create.env, &err);
     if (r >= 0)
@@ -281,4 +252,5 @@ const struct http_route routes_sandboxes[] = {
 // The first that fits is taken: transfers come before "/v1/volumes/{name}/{part}".
 const struct http_route *const routes_all[] = {routes_store, routes_archives, routes_maintenance,
         routes_transfers, routes_ranges, routes_volumes, routes_snapshots, routes_memory, routes_pool,
-        routes_sandboxes, routes_life, routes_events, routes_exec, routes_files, routes_contexts, NULL};
+        routes_sandboxes, routes_life, routes_events, routes_exec, routes_files, routes_contexts,
+        routes_templates, NULL};

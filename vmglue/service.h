@@ -13,6 +13,7 @@
 #include "vmglue/snapshot_state.h"
 
 struct sandboxes;
+struct templates;
 struct mem_fuse;
 struct image_access;
 
@@ -24,6 +25,7 @@ struct service {
     struct import_export *transfers;
     struct snapshot_state *snapshots;
     struct sandboxes *sandboxes;
+    struct templates *templates;
     struct mem_fuse *fuse;
     struct image_access *image_access; // who may open what in it
 };
@@ -33,7 +35,7 @@ extern const struct http_route routes_store[], routes_volumes[], routes_ranges[]
         routes_transfers[];
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
-        routes_files[], routes_memory[], routes_contexts[], routes_pool[];
+        routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 

@@ -23,7 +23,7 @@ debian_tree() {
     local tree=$1 debs=$3 pattern line sources options
     sources=$(debian_sources)
     [ -n "$sources" ] || die "apt knows no Debian 12 (bookworm) archive yet: run apt-get update, and see that its sources name one"
-    options=(--mode=root --variant=minbase --quiet --format=directory --include="$(echo $2 | tr ' ' ,)"
+    options=(--mode=root --variant=minbase --quiet --format=directory --include="$(echo $2 | tr -s ' ' ,)"
         --aptopt='Acquire::Languages "none"' --aptopt='Acquire::Retries "3"' --dpkgopt=force-unsafe-io)
     for pattern in man locale info doc lintian linda; do
         options+=(--dpkgopt="path-exclude=/usr/share/$pattern/*")
@@ -46,7 +46,7 @@ debian_tree() {
     mmdebstrap "${options[@]}" bookworm "$tree" "$work/sources.list" > "$work/log" 2>&1 &
     child=$!
     if ! wait_child; then
-        tail -n 20 "$work/log" >&2
+        tail -n 40 "$work/log" >&2
         die "mmdebstrap failed (its last words are above): either a package has no such name, or the Debian mirror cannot be reached"
     fi
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Order at start: run directory's lock, loops, store, left-overs of a dead daemon, keeper, memory images,
-// sandboxes (disks first, then VMMs), operator's exports, API. Everything that a VMM may be waiting for is
-// served before anything is asked of a VMM; nobody can call before all of it stands. The way down is the way
-// up backwards.
+// sandboxes (disks first, then VMMs), template builds, operator's exports, API. Everything that a VMM may be
+// waiting for is served before anything is asked of a VMM; nobody can call before all of it stands. The way
+// down is the way up backwards.
 #include "tools/rametd/daemon.h"
 
 #include "blockstore/io_ring.h"
@@ -17,6 +17,7 @@
 #include "vmglue/mem_fuse.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/service.h"
+#include "vmglue/template.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -171,6 +172,15 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);
 }
 
+static int start_templates(struct daemon *daemon, struct error *err)
+{
+    struct template_config config = {.service = &daemon->service,
+            .libexec_dir = daemon->libexec_dir,
+            .kernel_dir = daemon->kernel_dir,
+            .log = log_message};
+    return template_start_all(&config, &daemon->service.templates, err);
+}
+
 static int start_front(struct daemon *daemon, struct error *err)
 {
     int r = run_dir_listen(daemon->run_dir, "nbd.sock", &daemon->nbd_fd, err);
@@ -206,6 +216,8 @@ int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon,
     if (r == 0)
         r = start_sandboxes(daemon, err);
     if (r == 0)
+        r = start_templates(daemon, err);
+    if (r == 0)
         r = start_front(daemon, err);
     if (r < 0) {
         daemon_stop(daemon);
@@ -230,6 +242,9 @@ static void stop_front(struct daemon *daemon)
 {
     // Sandboxes first: a command whose client is cut off is ended in its guest, but one that loses its daemon
     // goes on.
+    // Builds before that: what they made is removed while it still can be.
+    if (daemon->service.templates != NULL)
+        template_quiesce_all(daemon->service.templates);
     if (daemon->service.sandboxes != NULL)
         sandbox_quiesce_all(daemon->service.sandboxes);
     if (daemon->store != NULL)
@@ -260,6 +275,7 @@ void daemon_stop(struct daemon *daemon)
         return;
     stop_front(daemon);
     bool knows = daemon->service.sandboxes != NULL;
+    daemon->service.templates = template_stop_all(daemon->service.templates);
     daemon->service.sandboxes = sandbox_stop_all(daemon->service.sandboxes, &running);
     daemon->service.transfers = import_export_stop(daemon->service.transfers);
     stop_memory_images(daemon, knows ? running : 1);
