@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PACKAGES_MAX = 500, PACKAGE_NAME_MAX = 100, RUN_MAX = 200, CODE_MAX_BYTES = 1 << 20 };
+enum { PACKAGES_MAX = 500, PACKAGE_NAME_MAX = 100, SETUP_MAX = 200, CODE_MAX_BYTES = 1 << 20 };
 
 static const struct {
     const char *name;
@@ -75,19 +75,20 @@ static int check_packages(const json_t *packages, struct error *err)
     return 0;
 }
 
-static int check_run(const json_t *run, struct error *err)
+static int check_setup(const json_t *setup, struct error *err)
 {
     size_t i;
     const json_t *item;
-    if (run == NULL)
+    if (setup == NULL)
         return 0;
-    if (!json_is_array(run) || json_array_size(run) > RUN_MAX)
-        return error_set(err, -EINVAL, "field \"run\" must be a list of at most %d command lines", RUN_MAX);
-    json_array_foreach(run, i, item)
+    if (!json_is_array(setup) || json_array_size(setup) > SETUP_MAX)
+        return error_set(
+                err, -EINVAL, "field \"setup\" must be a list of at most %d command lines", SETUP_MAX);
+    json_array_foreach(setup, i, item)
     {
         if (!json_is_string(item) || json_string_length(item) == 0)
-            return error_set(
-                    err, -EINVAL, "field \"run\" must be a list of command lines; number %zu is none", i + 1);
+            return error_set(err, -EINVAL,
+                    "field \"setup\" must be a list of command lines; number %zu is none", i + 1);
     }
     return 0;
 }
@@ -172,10 +173,10 @@ static int check_together(const struct template_request *request, struct error *
         return error_set(err, -EINVAL,
                 "a template of a running sandbox is as that is: leave size, cpus, memory_mb, disk_gb and "
                 "network out");
-    if (request->run != NULL || request->warm != TEMPLATE_WARM_NONE)
+    if (request->setup != NULL || request->warm != TEMPLATE_WARM_NONE)
         return error_set(err, -EINVAL,
                 "a template of a running sandbox is as that is: run what is needed in it first, and leave "
-                "run and "
+                "setup and "
                 "warm out");
     return 0;
 }
@@ -192,18 +193,18 @@ static int take_rest(const json_t *body, struct template_request *request, struc
     if (r >= 0)
         r = route_shape_take(body, &request->shape, err);
     request->network = json_object_get(body, "network");
-    request->run = json_object_get(body, "run");
+    request->setup = json_object_get(body, "setup");
     if (json_is_null(request->network))
         request->network = NULL;
-    if (json_is_null(request->run))
-        request->run = NULL;
-    return r < 0 ? r : check_run(request->run, err);
+    if (json_is_null(request->setup))
+        request->setup = NULL;
+    return r < 0 ? r : check_setup(request->setup, err);
 }
 
 int template_request_parse(const json_t *body, struct template_request *ret_request, struct error *err)
 {
     static const char *const known[] = {"name", "packages", "tar", "oci", "import", "volume", "sandbox",
-            "base", "image", "size", "cpus", "memory_mb", "disk_gb", "network", "labels", "env", "run",
+            "base", "image", "size", "cpus", "memory_mb", "disk_gb", "network", "labels", "env", "setup",
             "warm", "warm_code", "replace", NULL};
     struct template_request request = {.body = json_deep_copy(body)};
     const char *name = NULL;

@@ -27,7 +27,7 @@ struct template_request {
     const char *what;  // upload, import, volume, sandbox
     const char *base;  // recipe that packages are added to; NULL = none
     const char *image; // which one of an archive; NULL = the only one
-    const json_t *network, *labels, *env, *run;
+    const json_t *network, *labels, *env, *setup;
     const char *warm_code;
     enum template_warm warm;
     struct route_shape shape;

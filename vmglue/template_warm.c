@@ -76,7 +76,7 @@ static int run_line(struct template_build *build, struct agent *agent, const cha
 
 int template_warm_commands(struct template_build *build, struct error *err)
 {
-    size_t i, count = json_array_size(build->request.run);
+    size_t i, count = json_array_size(build->request.setup);
     json_t *line;
     struct sandbox_agent use;
     if (count == 0)
@@ -85,7 +85,7 @@ int template_warm_commands(struct template_build *build, struct error *err)
     int r = sandbox_agent_use(build->all->config.service->sandboxes, build->box, &use, err);
     if (r < 0)
         return r;
-    json_array_foreach(build->request.run, i, line)
+    json_array_foreach(build->request.setup, i, line)
     {
         const char *text = json_string_value(line);
         template_log_line(build->log, "$ %s", text);

@@ -1,89 +1,202 @@
 // SPDX-License-Identifier: Apache-2.0
-// A template, in this version, is a disk to boot from: `template build` makes the image with the project's
-// image tool and imports it under the template's name. `ramet create --from` takes it, and `ramet snapshot`
-// makes a warm one of it.
-#include "tools/ramet/volume.h"
+// Templates: build, list, show, remove, logs.
+#include "tools/ramet/output.h"
+#include "tools/ramet/sandbox_print.h"
+#include "tools/ramet/template_build.h"
+#include "vmglue/json_fields.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-static int run_tool(const char *tool, const char *template, const char *image)
+static void print_templates(const json_t *list)
 {
-    pid_t pid = fork();
-    int status = 0;
-    if (pid == 0) {
-        dup2(STDERR_FILENO, STDOUT_FILENO);
-        execl(tool, tool, template, image, (char *)NULL);
-        _exit(127);
+    static const char *const heads[] = {"NAME", "CPUS", "MEMORY", "DISK", "SOURCE", "WARM", "AGE"};
+    struct table *table = table_create(7, heads);
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item)
+    {
+        char cpus[16], memory[32], disk[32];
+        const json_t *build = json_object_get(item, "build");
+        uint64_t memory_bytes = (uint64_t)json_fields_get_int(item, "memory_bytes");
+        uint64_t all_bytes = (uint64_t)json_fields_get_int(item, "logical_bytes");
+        snprintf(cpus, sizeof cpus, "%d", (int)json_fields_get_int(item, "cpus"));
+        snprintf(memory, sizeof memory, "%s", output_size(memory_bytes));
+        snprintf(disk, sizeof disk, "%s", output_size(all_bytes - memory_bytes));
+        table_add(table, (const char *[]){json_fields_get_text(item, "name"), cpus, memory, disk,
+                                 json_fields_get_text(build, "source"), json_fields_get_text(build, "warm"),
+                                 output_age(json_fields_get_text(item, "created_at"))});
     }
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    return pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    table_print(table);
 }
 
-static bool find_tool(const struct cli *cli, char *ret_path, size_t capacity)
+static void print_waiting(const json_t *builds)
 {
-    static const char *const places[] = {"", "/../../..", "/../share/ramet"};
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        snprintf(ret_path, capacity, "%s%s/tools/image/build", cli->libexec_dir, places[i]);
-        if (access(ret_path, X_OK) == 0)
-            return true;
+    size_t i;
+    const json_t *build;
+    json_array_foreach(builds, i, build)
+    {
+        const char *state = json_fields_get_text(build, "state"), *step = json_fields_get_text(build, "step");
+        if (strcmp(state, "queued") == 0 || strcmp(state, "running") == 0)
+            cli_note("%s: %s%s%s (%s)", json_fields_get_text(build, "name"), state,
+                    step[0] == '\0' ? "" : ", ", step, json_fields_get_text(build, "id"));
     }
-    return false;
 }
 
-static int build(struct cli *cli, const struct verb *verb, const char *template, const char *name)
+static int list(struct cli *cli, const struct verb *verb, char **argv)
 {
-    const char *temporary = getenv("TMPDIR");
-    char tool[2 * PATH_MAX], folder[PATH_MAX], image[PATH_MAX + 16];
-    json_t *volume = NULL;
-    if (!find_tool(cli, tool, sizeof tool))
-        return cli_fail(verb,
-                "the image builder tools/image/build was not found beside this program; make the image "
-                "elsewhere "
-                "and use `ramet volume import %s FILE`",
-                name);
-    snprintf(folder, sizeof folder, "%s/ramet-template-XXXXXX", temporary == NULL ? "/var/tmp" : temporary);
-    if (mkdtemp(folder) == NULL)
-        return cli_fail(verb, "no folder for the image can be made in %s: %s", folder, strerror(errno));
-    snprintf(image, sizeof image, "%s/image.raw", folder);
-    int status = CLI_DONE;
-    if (run_tool(tool, template, image) != 0)
-        status =
-                cli_fail(verb, "the image of %s could not be built; what was said above tells why", template);
+    struct args_option options[] = {{0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+        return status;
+    json_t *json = cli_call(cli, verb, "GET", "/v1/templates", NULL), *builds = NULL;
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json) {
+        cli_print_json(json_object_get(json, "templates"));
+    } else {
+        print_templates(json_object_get(json, "templates"));
+        builds = cli_call(cli, verb, "GET", "/v1/templates/builds", NULL);
+        print_waiting(json_object_get(builds, "builds"));
+    }
+    json_decref(builds);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int show(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args_option options[] = {{0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
+        return status;
+    char *path = cli_path("/v1/templates/", args.items[0], "");
+    json_t *json = cli_call(cli, verb, "GET", path, NULL);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
     else
-        status = volume_import_file(cli, verb, name, image, "raw", &volume);
-    unlink(image);
-    rmdir(folder);
-    if (status == CLI_DONE && cli->json)
-        cli_print_json(volume);
-    else if (status == CLI_DONE)
-        printf("%s: ready; `ramet create NAME --from %s` boots it\n", name, name);
-    json_decref(volume);
+        sandbox_print_details(json);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args_option options[] = {{0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 4096, 0, &args, &status))
+        return status;
+    for (unsigned i = 0; i < args.count; i++) {
+        char *path = cli_path("/v1/templates/", args.items[i], "");
+        json_t *json = cli_call(cli, verb, "DELETE", path, NULL);
+        free(path);
+        if (json == NULL)
+            status = CLI_FAILED;
+        else if (!cli->json)
+            printf("%s: removed\n", args.items[i]);
+        json_decref(json);
+    }
     return status;
 }
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
+static int show_log(struct cli *cli, const struct verb *verb, char **argv)
 {
-    const char *name = NULL;
-    struct args_option options[] = {{"name", 'n', ARGS_TEXT, &name}, {0}};
+    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
         return status;
-    if (strcmp(args.items[0], "build") != 0)
-        return cli_fail_usage(verb, "usage: ramet %s", verb->usage);
-    return build(cli, verb, args.items[1], name == NULL ? args.items[1] : name);
+    bool is_build = strncmp(args.items[0], "bld_", 4) == 0;
+    char *path = cli_path(
+            is_build ? "/v1/templates/builds/" : "/v1/templates/", args.items[0], is_build ? "" : "/log");
+    json_t *json = cli_call(cli, verb, "GET", path, NULL);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        fputs(json_fields_get_text(json, "log"), stdout);
+    json_decref(json);
+    return CLI_DONE;
 }
 
-const struct verb verb_template = {"template", "template build agent-base [--name VOLUME]",
-        "Build the disk of a template and import it",
-        "  -n, --name VOLUME   default: the template's name\n"
+static int cancel(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args_option options[] = {{0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
+        return status;
+    char *path = cli_path("/v1/templates/builds/", args.items[0], "");
+    json_t *json = cli_call(cli, verb, "DELETE", path, NULL);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        printf("%s: %s\n", args.items[0],
+                json_fields_get_bool(json, "cancelled") ? "cancelled" : "had ended");
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static const struct verb parts[] = {
+        {"template build", "template build NAME [SOURCE] [options]", "Build a template",
+                "Sources (default: the built-in recipe of that name: agent-base, code-interpreter, "
+                "docker-base):\n"
+                "  -p, --packages A,B   Debian packages; --base NAME: added to that recipe\n"
+                "  --tar FILE           the archive of a root file system, compressed or not; - is standard "
+                "input\n"
+                "  --oci FILE           an OCI archive or the output of `docker save`; --image NAME: which "
+                "one of it\n"
+                "  --disk FILE          a disk, raw or qcow2 (-f, --format)\n"
+                "  --volume NAME        a volume or disk snapshot of the store\n"
+                "  --from BOX           a running sandbox, as it is now\n"
+                "\n"
+                "  --size KIND          small, default or large; --cpus N, -m, --memory-mb N, --disk-gb N\n"
+                "  --network KIND       what it reaches while it is built, and its sandboxes by default\n"
+                "  --setup COMMAND      a line that root runs in the machine before it is captured; may be "
+                "given often\n"
+                "  --warm KIND          python (a kernel with its imports), docker (dockerd), none\n"
+                "  --warm-code FILE     Python code that the warm kernel runs before it is captured\n"
+                "  -l, --label K=V      of the template; -e, --env K=V: of the commands of its sandboxes\n"
+                "  --replace            in place of an older template of that name\n"
+                "  -d, --detach         do not wait for the end\n"
+                "\n"
+                "The log goes to standard error. Interrupted, the build is cancelled and nothing of it is "
+                "left.\n",
+                template_build},
+        {"template ls", "template ls", "List templates", "", list},
+        {"template show", "template show NAME", "Show a template", "", show},
+        {"template log", "template log NAME|BUILD", "Print the log of the build that made it", "", show_log},
+        {"template cancel", "template cancel BUILD", "Give up a build that waits or runs", "", cancel},
+        {"template rm", "template rm NAME...", "Remove templates; what was made from them stays", "",
+                remove_all},
+        {0}};
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    return cli_run_part(cli, verb, parts, argv);
+}
+
+const struct verb verb_template = {"template", "template build|ls|show|log|cancel|rm ...",
+        "Build and manage templates: machines that sandboxes go on from",
+        "  template build NAME [SOURCE] [options]   make one (`ramet help template build`)\n"
+        "  template ls                              list them\n"
+        "  template show NAME                       one\n"
+        "  template log NAME|BUILD                  how it was built\n"
+        "  template cancel BUILD                    give up a build that waits or runs\n"
+        "  template rm NAME...                      remove; what was made from them stays\n"
         "\n"
-        "The image is made from Debian's packages, which takes a minute and the network.\n",
+        "A template is a machine that was booted, answered and was captured: `ramet create --from NAME` goes "
+        "on from it.\n",
         run};

@@ -13,9 +13,11 @@
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,6 +25,8 @@ struct import {
     struct cli *cli;
     const struct verb *verb;
     const char *name, *file, *format;
+    json_t *(*complete)(void *context, const char *import_id); // NULL = it becomes a volume of its name
+    void *context;
     struct qemu_img_info info;
     struct stat before;
 };
@@ -109,8 +113,10 @@ static int copy(struct import *import, const json_t *ready, int lease_fd, json_t
     else if (stat(import->file, &after) < 0 || !is_same(&import->before, &after))
         status = cli_fail(verb, "%s changed while it was read; nothing was kept", import->file);
     if (status == CLI_DONE) {
-        char *path = cli_path("/v1/imports/", json_fields_get_text(ready, "import"), "/commit");
-        *ret_volume = cli_call(import->cli, verb, "POST", path, json_object());
+        const char *id = json_fields_get_text(ready, "import");
+        char *path = cli_path("/v1/imports/", id, "/commit");
+        *ret_volume = import->complete != NULL ? import->complete(import->context, id)
+                                               : cli_call(import->cli, verb, "POST", path, json_object());
         free(path);
         status = *ret_volume == NULL ? CLI_FAILED : CLI_DONE;
     }
@@ -163,10 +169,11 @@ static void pass_notice_on(const json_t *volume)
         cli_note("note: %s", notice);
 }
 
-int volume_import_file(struct cli *cli, const struct verb *verb, const char *name, const char *file,
-        const char *format, json_t **ret_volume)
+static int import_file(struct import *given, json_t **ret_json)
 {
-    struct import import = {.cli = cli, .verb = verb, .name = name, .file = file, .format = format};
+    struct import import = *given;
+    const struct verb *verb = import.verb;
+    const char *file = import.file;
     if (stat(file, &import.before) < 0)
         return cli_fail(verb, "%s cannot be read: %s", file, strerror(errno));
     if (!S_ISREG(import.before.st_mode) && !S_ISBLK(import.before.st_mode))
@@ -178,13 +185,40 @@ int volume_import_file(struct cli *cli, const struct verb *verb, const char *nam
         return status;
     bool raw = strcmp(import.format, "raw") == 0 && S_ISREG(import.before.st_mode);
     uint64_t size = raw ? (uint64_t)import.before.st_size : import.info.virtual_bytes;
-    status = with_lease(&import, size, ret_volume);
-    if (status == CLI_DONE && (uint64_t)json_fields_get_int(*ret_volume, "size_bytes") > size)
+    status = with_lease(&import, size, ret_json);
+    if (import.complete != NULL)
+        return status;
+    if (status == CLI_DONE && (uint64_t)json_fields_get_int(*ret_json, "size_bytes") > size)
         cli_note("note: %llu bytes of zeros fill the last sector of 512",
-                (unsigned long long)((uint64_t)json_fields_get_int(*ret_volume, "size_bytes") - size));
+                (unsigned long long)((uint64_t)json_fields_get_int(*ret_json, "size_bytes") - size));
     if (status == CLI_DONE)
-        pass_notice_on(*ret_volume);
+        pass_notice_on(*ret_json);
     return status;
+}
+
+int volume_import_file(struct cli *cli, const struct verb *verb, const char *name, const char *file,
+        const char *format, json_t **ret_volume)
+{
+    struct import import = {.cli = cli, .verb = verb, .name = name, .file = file, .format = format};
+    return import_file(&import, ret_volume);
+}
+
+int volume_import_disk(struct cli *cli, const struct verb *verb, const char *file, const char *format,
+        json_t *(*complete)(void *context, const char *import_id), void *context, json_t **ret_json)
+{
+    char name[40];
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        abort();
+    snprintf(name, sizeof name, "import-%016" PRIx64, random);
+    struct import import = {.cli = cli,
+            .verb = verb,
+            .name = name,
+            .file = file,
+            .format = format,
+            .complete = complete,
+            .context = context};
+    return import_file(&import, ret_json);
 }
 
 static int import_stream(
