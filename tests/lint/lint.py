@@ -35,8 +35,8 @@ MACHINE_PATHS = [r"(?<![\w.])/%s/" % name for name in ("wor" + "k", "roo" + "t",
 MACHINE_PATHS.append(r"(?<![\w.])/home/(?!user\b)\w+")
 HOSTS = [re.escape(a + "." + b) for a, b in [
     ("deb.debian", "org"), ("snapshot.debian", "org"), ("security.debian", "org"), ("pypi", "org"),
-    ("pythonhosted", "org"), ("registry.npmjs", "org"), ("crates", "io"), ("proxy.golang", "org"), ("docker", "io"),
-    ("ghcr", "io"), ("archive.ubuntu", "com")]]
+    ("pythonhosted", "org"), ("registry.npmjs", "org"), ("crates", "io"), ("proxy.golang", "org"),
+    ("ghcr", "io"), ("archive.ubuntu", "com")]] + ["docker" + r"\.io/"]    # without a slash it is a package of Debian
 
 
 class Tree:
