@@ -63,8 +63,8 @@ static bool parse_place(const struct agent_job *job, struct contexts_place *ret_
 
 struct search {
     const char *id; // NULL = all
-    struct contexts_place *places = NULL;
-    size_t count = 0;
+    struct contexts_place *places;
+    size_t count;
 };
 
 static void look_at_job(void *context, const struct agent_job *job)
