@@ -26,7 +26,9 @@ enum {
     DEFAULT_STOP_MS = 10000,
     DEFAULT_ROUNDS = 12,
     DEFAULT_LAST_PAGES = 512,
-    DEFAULT_MAX_PAUSE_PAGES = 16384,
+    DEFAULT_MAX_FROZEN_PAGES = 16384, // 64 MiB: a tenth of a second, or two
+    DEFAULT_MAX_PAUSE_PAGES = 4096,
+    PATIENCE = 3, // times that a guest that writes a lot just now is given to calm down
 };
 
 struct capture {
@@ -164,6 +166,38 @@ static int flush(const struct capture_request *request, struct error *err)
     return result;
 }
 
+// Whoever asked takes a long pause, or there is nobody who waits for it to end.
+static bool may_pause_long(const struct capture_request *request)
+{
+    return request->best_effort || request->leave_paused || request->paused;
+}
+
+static int too_fast(
+        struct capture *capture, uint64_t last, uint64_t most, const char *what, struct error *err)
+{
+    return error_set(err, -EBUSY,
+            "the guest writes memory faster than it can be copied: %llu MiB in the last of %u rounds, and at "
+            "most %llu MiB may be left when %s; it runs on as before. Try again when it has calmed down, or "
+            "take the snapshot with best effort: its processes then stand still for as long as that takes",
+            (unsigned long long)last >> 8, capture->result.figures.rounds, (unsigned long long)most >> 8,
+            what);
+}
+
+// What the last round has found is what frozen processes will wait for.
+static int check_pace(struct capture *capture, uint64_t last, struct error *err)
+{
+    const struct capture_request *request = capture->request;
+    uint64_t most = or_default(request->max_frozen_pages, DEFAULT_MAX_FROZEN_PAGES);
+    if (may_pause_long(request) || !dirty_pages_tracks(request->dirty))
+        return 0;
+    for (unsigned i = 0; i < PATIENCE && last > most; i++) {
+        int result = copy_rounds(capture, 2, true, &last, err);
+        if (result < 0)
+            return result;
+    }
+    return last > most ? too_fast(capture, last, most, "its processes are stopped", err) : 0;
+}
+
 // Until no more is left than fits into the pause; the processes stand still.
 static int settle(struct capture *capture, struct error *err)
 {
@@ -173,11 +207,8 @@ static int settle(struct capture *capture, struct error *err)
     if (dirty_pages_tracks(request->dirty))
         result = copy_rounds(
                 capture, (unsigned)or_default(request->max_rounds, DEFAULT_ROUNDS), false, &last, err);
-    if (result == 0 && last > most)
-        result = error_set(err, -EBUSY,
-                "the guest writes memory faster than it can be copied (%llu pages in the last of %u rounds, "
-                "%llu are the most for the pause): let it calm down and try again",
-                (unsigned long long)last, capture->result.figures.rounds, (unsigned long long)most);
+    if (result == 0 && last > most && !may_pause_long(request))
+        result = too_fast(capture, last, most, "its CPUs are stopped", err);
     if (result == 0)
         result = flush(request, err);
     capture->result.figures.settle_ns = now_ns() - start;
@@ -196,6 +227,8 @@ static int prepare(struct capture *capture, struct error *err)
         result = flush(request, err);
     if (result == 0 && dirty_pages_tracks(request->dirty))
         result = copy_rounds(capture, 2, true, &last, err);
+    if (result == 0)
+        result = check_pace(capture, last, err);
     if (result == 0)
         result = freeze(capture, err);
     if (result == 0)

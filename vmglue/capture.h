@@ -36,15 +36,20 @@ struct capture_request {
     const char *name; // of the DOC_MACHINE doc; NULL or "" = anonymous
     const char *body; // a JSON object whose members go into the doc's body; NULL = none
     bool durable;     // answer only after the log is synced (ready); otherwise it is written (staged)
-    bool best_effort; // go on when the guest does not freeze in time: forks may draw equal random bytes
-    bool paused;      // the VM is paused already and stays so; frozen: its user processes were frozen before
+    // Go on when the guest does not freeze in time (forks may draw equal random bytes), and when it writes
+    // memory faster than it can be copied (it stands still for as long as that takes).
+    bool best_effort;
+    bool paused; // the VM is paused already and stays so; frozen: its user processes were frozen before
     bool frozen;
     bool leave_paused;          // do not continue and thaw after success: the caller ends this VM now
     unsigned freeze_timeout_ms; // 0 = 5 s
     unsigned stop_timeout_ms;   // 0 = 10 s
     unsigned max_rounds;        // 0 = 12
     uint64_t last_round_pages;  // pre-copy is done when a round found at most this many; 0 = 512
-    uint64_t max_pause_pages;   // give up when more than this many are left after all rounds; 0 = 16384
+    uint64_t max_frozen_pages;  // give up (-EBUSY) when a round before the freeze still finds more than this;
+                                // 0 = 16384, 64 MiB. Neither this nor the next with best_effort, paused, or
+                                // leave_paused
+    uint64_t max_pause_pages;   // the same before its CPUs are stopped; 0 = 4096
     // Adds operations to the same transaction (children's volumes, sandbox docs). Called while the guest is
     // paused: be quick. < 0 (with *err) gives the snapshot up.
     int (*extend)(void *context, struct txn *txn, const struct capture_ids *ids, struct error *err);

@@ -6,6 +6,7 @@
 
 void case_ram(struct rig *rig, unsigned rounds);
 void case_sharing(struct rig *rig, unsigned generations);
+void case_pace(struct rig *rig);
 void case_generations(struct rig *rig, unsigned generations);
 void case_shape(struct rig *rig);
 void case_reboot(struct rig *rig);

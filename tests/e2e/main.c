@@ -23,6 +23,11 @@ static void damage(struct rig *rig, unsigned count)
     case_damage(rig);
 }
 
+static void pace(struct rig *rig, unsigned count)
+{
+    case_pace(rig);
+}
+
 static void generations_on_two(struct rig *rig, unsigned count)
 {
     rig->shape.cpus = 2;
@@ -36,6 +41,7 @@ static const struct {
 } cases[] = {
         {"ram", 40, case_ram},
         {"sharing", 10, case_sharing},
+        {"pace", 1, pace},
         {"generations", 10, generations_on_two},
         {"shape", 1, shape},
         {"reboot", 1, reboot},
