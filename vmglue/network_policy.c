@@ -221,10 +221,41 @@ int network_policy_parse(const json_t *json, struct network_policy *ret_policy, 
     return r;
 }
 
+int network_policy_copy(const struct network_policy *policy, struct network_policy *ret_copy)
+{
+    struct network_policy copy = *policy;
+    copy.entries = calloc(policy->count + 1u, sizeof *copy.entries);
+    if (copy.entries == NULL)
+        return -ENOMEM;
+    if (policy->count > 0)
+        memcpy(copy.entries, policy->entries, policy->count * sizeof *copy.entries);
+    *ret_copy = copy;
+    return 0;
+}
+
 void network_policy_free(struct network_policy *policy)
 {
     free(policy->entries);
     *policy = (struct network_policy){0};
+}
+
+static uint64_t digest_more(uint64_t hash, const void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const uint8_t *)bytes)[i]) * 1099511628211u; // FNV-1a
+    return hash;
+}
+
+uint64_t network_policy_digest(const struct network_policy *policy)
+{
+    uint64_t hash = digest_more(14695981039346656037u, &policy->kind, sizeof policy->kind);
+    for (unsigned i = 0; i < policy->count; i++) {
+        const struct network_entry *entry = &policy->entries[i];
+        const uint32_t numbers[] = {entry->is_name, entry->below, entry->address, entry->prefix, entry->port};
+        hash = digest_more(hash, numbers, sizeof numbers);
+        hash = digest_more(hash, entry->name, strlen(entry->name) + 1);
+    }
+    return hash;
 }
 
 json_t *network_policy_stored(const json_t *stored)

@@ -31,7 +31,10 @@ struct network_policy {
 
 // -EINVAL with *err naming the field and the entry. NULL and null are not policies.
 int network_policy_parse(const json_t *json, struct network_policy *ret_policy, struct error *err);
+int network_policy_copy(const struct network_policy *policy, struct network_policy *ret_copy); // -ENOMEM
 void network_policy_free(struct network_policy *policy);
+// Tells policies apart; not the same for the same policy written in another order.
+uint64_t network_policy_digest(const struct network_policy *policy);
 // A policy out of a record of ours, by whatever version: a new reference; NULL when it is none.
 json_t *network_policy_stored(const json_t *stored);
 // "10.1.2.3", "10.0.0.0/8" (address in host byte order): -EINVAL.

@@ -54,7 +54,8 @@ static void reply(struct http_request *request, int result, json_t *json, const 
 
 static void change_sandbox(struct http_request *request)
 {
-    static const char *const known[] = {"name", "labels", "env", "ttl_secs", "idle_secs", "persistent", NULL};
+    static const char *const known[] = {
+            "name", "labels", "env", "network", "ttl_secs", "idle_secs", "persistent", NULL};
     struct sandbox_change change = {0};
     json_t *body, *json = NULL;
     struct error err;
@@ -65,6 +66,8 @@ static void change_sandbox(struct http_request *request)
         r = route_life_maps(body, &change.labels, &change.env, &err);
     if (r >= 0)
         r = route_life_fields(body, &change, &err);
+    if (r >= 0 && !json_is_null(json_object_get(body, "network")))
+        change.network = json_object_get(body, "network");
     if (r >= 0)
         r = sandbox_change(
                 service_of(request)->sandboxes, http_request_param(request, "name"), &change, &json, &err);

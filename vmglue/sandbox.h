@@ -37,9 +37,12 @@ struct sandbox_config {
     uid_t uid_base;          // users of confined VMMs: this one and the next SANDBOX_UID_COUNT; 0 = default
     enum vm_accel accel;
     struct sandbox_memory_config memory;
-    uint64_t keep_stopped_ms; // stopped and failed ones that are not persistent are removed then; 0 = never
-    bool working_sets;        // record and prefetch them
-    unsigned pool;            // parked machines to keep for each snapshot that is used (sandbox_pool.h)
+    uint64_t keep_stopped_ms;  // stopped and failed ones that are not persistent are removed then; 0 = never
+    bool working_sets;         // record and prefetch them
+    unsigned pool;             // parked machines to keep for each snapshot that is used (sandbox_pool.h)
+    const char *network_range; // addresses of sandboxes' networks; NULL = 10.201.0.0/16
+    const char *resolver;      // asked by guests' look-ups; NULL = as in /etc/resolv.conf
+    bool private_networks;     // a network "full" reaches private addresses
     void (*log)(void *context, const char *message);
     void *context;
 };
@@ -90,6 +93,7 @@ json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label
 struct sandbox_change {
     const char *name;
     const json_t *labels, *env; // replace what is there
+    const json_t *network;      // a policy (network_policy.h)
     bool set_ttl, set_idle, set_persistent;
     uint64_t ttl_ms, idle_ms; // 0 = none; ttl counts from this change
     bool persistent;

@@ -30,8 +30,13 @@ static int apply(struct sandbox *sandbox, const struct sandbox_change *change, s
         record.persistent = change->persistent;
     if (change->name != NULL)
         snprintf(record.name, sizeof record.name, "%s", change->name);
+    json_t *old_network = json_incref(sandbox->record.network);
+    replace(&record.network, change->network);
     int r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
     sandbox_record_free(&record);
+    if (r == 0 && change->network != NULL)
+        r = sandbox_network_follow(sandbox, old_network, err);
+    json_decref(old_network);
     return r;
 }
 
@@ -41,10 +46,18 @@ int sandbox_change(struct sandboxes *all, const char *name, const struct sandbox
     struct names *names = &all->config.service->names;
     struct sandbox *sandbox;
     bool renames = false;
-    int r = sandbox_begin(all, name, "being changed", &sandbox, err);
-    if (r < 0)
-        return r;
     struct sandbox_change wanted = *change;
+    json_t *network = NULL;
+    char notice[256];
+    int r = wanted.network == NULL
+                    ? 0
+                    : sandbox_network_choose(all, wanted.network, NULL, &network, notice, sizeof notice, err);
+    if (r == 0)
+        r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    if (r < 0) {
+        json_decref(network);
+        return r;
+    }
     if (wanted.name != NULL && strcmp(wanted.name, sandbox->record.name) == 0)
         wanted.name = NULL; // it is called so
     if (wanted.name != NULL) {
@@ -58,5 +71,6 @@ int sandbox_change(struct sandboxes *all, const char *name, const struct sandbox
     if (r == 0)
         *ret_json = sandbox_json(sandbox);
     sandbox_finish(sandbox);
+    json_decref(network);
     return r;
 }

@@ -113,6 +113,7 @@ struct sandboxes {
     bool memory_short;                                            // (lock) the host is
     uint64_t host_available_bytes, low_bytes, stopped_for_memory; // (lock)
     struct sandbox_events *events;
+    struct network *network;
     pthread_mutex_t promote_lock; // before any sandbox's op; one promotion at a time
     pthread_t deadline_thread;
     bool deadline_runs;
@@ -249,6 +250,14 @@ int sandbox_network_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_network **ret_network, struct error *err);
 void sandbox_network_release(struct sandbox_network *network); // accepts NULL
 void sandbox_network_clean(struct sandboxes *all, const char *id);
+int sandbox_network_open(struct sandboxes *all, struct error *err); // before anything is adopted
+void sandbox_network_sweep(struct sandboxes *all);                  // once everything is
+// The network of a VMM that an earlier daemon started. A failure is logged: the machine runs on.
+void sandbox_network_adopt(struct sandbox *sandbox);
+// Makes a running machine's network what its record says.
+int sandbox_network_apply(struct sandbox *sandbox, struct error *err);
+// The same after the record's policy was changed; on failure record and network are as with `old` again.
+int sandbox_network_follow(struct sandbox *sandbox, json_t *old, struct error *err);
 struct sandbox_confine; // sandbox_confine.c
 int sandbox_confine_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_confine **ret_confine, struct error *err);

@@ -10,6 +10,7 @@
 
 #include "vmglue/json_fields.h"
 #include "vmglue/keeper.h"
+#include "vmglue/network.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -304,7 +305,11 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
         return r;
     }
     r = sandbox_confine_open(all, err);
+    if (r == 0)
+        r = sandbox_network_open(all, err);
     if (r < 0) {
+        sandbox_confine_close(all);
+        sandbox_events_destroy(all->events);
         free(all);
         return r;
     }
@@ -314,6 +319,7 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     vm_find_strays(all->tag, end_stray, all);
     clean_folders(all);
     clean_keeper(all);
+    sandbox_network_sweep(all);
     clean_inner(all);
     forget_references(all);
     sandbox_confine_clean_strays(all, is_wanted);
@@ -377,6 +383,7 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
     pthread_mutex_destroy(&all->lock);
     pthread_mutex_destroy(&all->promote_lock);
     sandbox_events_destroy(all->events);
+    network_close(all->network);
     free(all);
     if (ret_running != NULL)
         *ret_running = running;

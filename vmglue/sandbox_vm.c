@@ -334,6 +334,7 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     sandbox->vm = vm;
     sandbox->vm_generation++;
     pthread_mutex_unlock(&all->lock);
+    sandbox_network_adopt(sandbox);
     sandbox_memory_admit(sandbox, NULL); // a machine that lives is not refused
     r = vm_get_status(sandbox->vm, &status, err);
     if (r == 0 && !paused)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // pause, resume, restore, promote, update: what may be done to a sandbox between create and rm.
 #include "tools/ramet/cli.h"
+#include "tools/ramet/network_option.h"
 #include "tools/ramet/life_options.h"
 #include "tools/ramet/sandbox_each.h"
 #include "tools/ramet/sandbox_print.h"
@@ -94,14 +95,14 @@ static int run_promote(struct cli *cli, const struct verb *verb, char **argv)
 
 static int run_update(struct cli *cli, const struct verb *verb, char **argv)
 {
-    const char *name = NULL;
+    const char *name = NULL, *network = NULL;
     bool persistent = false, not_persistent = false, good = true;
     struct life_options life = {0};
     struct args_list labels = {0}, env = {0};
     struct args_option options[] = {{"name", 'n', ARGS_TEXT, &name}, {"ttl", 0, ARGS_TEXT, &life.ttl},
             {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
             {"not-persistent", 0, ARGS_FLAG, &not_persistent}, {"label", 'l', ARGS_LIST, &labels},
-            {"env", 'e', ARGS_LIST, &env}, {0}};
+            {"env", 'e', ARGS_LIST, &env}, {"network", 0, ARGS_TEXT, &network}, {0}};
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
@@ -111,6 +112,8 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
     json_t *body = json_object();
     if (name != NULL)
         json_object_set_new(body, "name", json_string(name));
+    if (network != NULL)
+        json_object_set_new(body, "network", network_option(network));
     if (persistent || not_persistent)
         json_object_set_new(body, "persistent", json_boolean(persistent));
     json_t *pairs = cli_pairs(verb, "label", &labels, &good);
@@ -150,6 +153,10 @@ const struct verb verb_update = {"update", "update NAME [options]",
         "  --ttl SECS           stop it, with its memory, so long after now; 0 = never\n"
         "  --idle SECS          stop it when nobody worked with it for so long; 0 = never\n"
         "  --persistent, --not-persistent  whether it is kept when it was stopped for long\n"
+        "  --network KIND       full, none, or what it may reach (as in `ramet create`), at once; "
+        "connections "
+        "that it does\n"
+        "                       not allow end\n"
         "  -l, --label K=V      replaces all labels; may be given often\n"
         "  -e, --env K=V        replaces the environment of its commands; may be given often\n",
         run_update};

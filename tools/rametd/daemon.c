@@ -167,6 +167,9 @@ static int start_sandboxes(struct daemon *daemon, struct error *err)
             .keep_stopped_ms = daemon->config.keep_stopped_ms,
             .working_sets = daemon->config.working_sets,
             .pool = daemon->config.pool,
+            .network_range = daemon->config.network_range,
+            .resolver = daemon->config.resolver,
+            .private_networks = daemon->config.private_networks,
             .log = log_message,
     };
     return sandbox_start_all(&config, &daemon->service.sandboxes, err);

@@ -19,6 +19,8 @@ struct daemon_config {
     struct store_config store; // what is 0 is as stored, or the default
     struct sandbox_memory_config memory;
     bool log_requests;
+    const char *network_range, *resolver; // NULL = the default
+    bool private_networks;
     uint64_t keep_stopped_ms; // 0 = for ever
     bool working_sets;        // record what resumes touch, and prefetch it
     unsigned pool;

@@ -57,6 +57,11 @@ static const char usage[] =
         "                       nothing else (default: 2000000000)\n"
         "  --no-confine         run VMMs as the daemon's own user, with all that it may touch; for "
         "debugging\n"
+        "  --network-range NET  addresses for the sandboxes' ways out (default: 10.201.0.0/16); not the "
+        "host's own\n"
+        "  --resolver ADDRESS   name server that guests' look-ups go to, also ADDRESS:PORT (default: as in "
+        "/etc/resolv.conf)\n"
+        "  --private-networks   let the network \"full\" reach private addresses (10.0.0.0/8 and the like)\n"
         "  --log-requests       one log line for every API call\n"
         "  --memory-budget SIZE what all machines together may grow to; beyond it none is started "
         "(default: four fifths\n"
@@ -156,6 +161,9 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
             {"working-sets", 0, ARGS_TEXT, &working_sets}, {"pool", 0, ARGS_NUMBER, &pool},
             {"keep-stopped", 0, ARGS_NUMBER, &keep_stopped}, {"steps", 0, ARGS_FLAG, &steps},
             {"log-budget", 0, ARGS_SIZE, &store->log_budget_bytes},
+            {"network-range", 0, ARGS_TEXT, &config->network_range},
+            {"resolver", 0, ARGS_TEXT, &config->resolver},
+            {"private-networks", 0, ARGS_FLAG, &config->private_networks},
             {"seal-log", 0, ARGS_SIZE, &store->seal_log_bytes}, {"seal-age", 0, ARGS_NUMBER, &age},
             {"quota", 0, ARGS_SIZE, &store->quota_bytes}, {"reserve", 0, ARGS_SIZE, &store->reserve_bytes},
             {"cache", 0, ARGS_SIZE, &store->frame_cache_bytes},
