@@ -252,6 +252,26 @@ int agent_thaw(struct agent *agent, struct error *err)
     return result;
 }
 
+int agent_clock_offset(struct agent *agent, unsigned timeout_ms, int64_t *ret_offset_ns,
+        uint64_t *ret_doubt_ns, struct error *err)
+{
+    struct timespec now;
+    uint8_t fields[16];
+    uint64_t began_ns = agent_clock_ns();
+    int result = agent_call_simple(agent, AGENT_PING, NULL, false, timeout_ms, fields, sizeof fields, err);
+    if (result < 0)
+        return result;
+    uint64_t half_ns = (agent_clock_ns() - began_ns) / 2;
+    clock_gettime(CLOCK_REALTIME, &now);
+    agent_note_round_trip(agent, 2 * half_ns);
+    struct agent_cursor cursor = agent_cursor_over(fields, sizeof fields);
+    // A guest may say anything; the difference wraps, and is only compared.
+    uint64_t middle_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - half_ns;
+    *ret_offset_ns = (int64_t)(agent_cursor_u64(&cursor) - middle_ns);
+    *ret_doubt_ns = half_ns;
+    return 0;
+}
+
 static uint64_t host_realtime_ns(struct agent *agent)
 {
     struct timespec now;

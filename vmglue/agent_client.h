@@ -39,6 +39,9 @@ bool agent_was_frozen(const struct agent *agent);
 unsigned agent_version(const struct agent *agent);
 
 int agent_ping(struct agent *agent, unsigned timeout_ms, struct error *err);
+// By how much the guest's clock is ahead of the host's, right to within *ret_doubt_ns (half the round trip).
+int agent_clock_offset(struct agent *agent, unsigned timeout_ms, int64_t *ret_offset_ns,
+        uint64_t *ret_doubt_ns, struct error *err);
 
 struct agent_exec {
     const char *const *argv;   // NULL-terminated; or

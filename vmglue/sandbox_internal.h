@@ -310,5 +310,8 @@ void sandbox_memory_measure(struct sandboxes *all, struct memory_usage *ret_sum,
 // ---- sandbox_shortage.c ----
 int sandbox_memory_start(struct sandboxes *all, struct error *err); // one of all->workers; ends when quiesced
 
+// ---- sandbox_clock.c: keeps guests' clocks right. One of all->workers; ends when quiesced ----
+int sandbox_clock_start(struct sandboxes *all, struct error *err);
+
 // ---- sandbox_watch.c: events of VMMs ----
 void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *detail); // vm_event_callback

@@ -330,6 +330,8 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     if (r == 0)
         r = sandbox_pool_start(all, err);
     if (r == 0)
+        r = sandbox_clock_start(all, err);
+    if (r == 0)
         r = sandbox_deadline_start(all, err);
     if (r < 0)
         sandbox_stop_all(all, NULL);

@@ -147,13 +147,17 @@ int sandbox_memory_start(struct sandboxes *all, struct error *err)
     pthread_t thread;
     bool changed;
     look(all, &changed);
-    all->workers++; // nobody else is there yet; stop_all waits for it
+    pthread_mutex_lock(&all->lock);
+    all->workers++; // stop_all waits for it
+    pthread_mutex_unlock(&all->lock);
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     int r = -pthread_create(&thread, &detached, watch_thread, all);
     pthread_attr_destroy(&detached);
     if (r < 0) {
+        pthread_mutex_lock(&all->lock);
         all->workers--;
+        pthread_mutex_unlock(&all->lock);
         error_set(err, r, "the thread that looks after memory cannot be started: %s", strerror(-r));
     }
     return r;

@@ -86,10 +86,13 @@ int sandbox_vm_identify(struct sandbox *sandbox, struct error *err)
     struct agent_identity identity = {0};
     uint8_t machine_id[16];
     if (getrandom(identity.seed, sizeof identity.seed, 0) != sizeof identity.seed ||
-            getrandom(machine_id, sizeof machine_id, 0) != sizeof machine_id)
+            getrandom(machine_id, sizeof machine_id, 0) != sizeof machine_id ||
+            getrandom(identity.mac, sizeof identity.mac, 0) != sizeof identity.mac)
         return error_set(err, -EIO, "no random bytes from the kernel for the guest");
     for (unsigned i = 0; i < 16; i++)
         snprintf(identity.machine_id + 2 * i, 3, "%02x", machine_id[i]);
+    identity.mac[0] = 0x52; // of one machine, and not a maker's
+    identity.mac[1] = 0x54;
     snprintf(identity.hostname, sizeof identity.hostname, "%s", sandbox->record.name);
     int r = agent_after_fork(sandbox->agent, &identity, IDENTITY_TIMEOUT_MS, err);
     if (r < 0)
