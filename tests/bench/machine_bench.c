@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// usage: machine_bench [--quick] [--json FILE] [start] [pause] [memory]
+// usage: machine_bench [--quick] [--json FILE] [--others N] [start] [pause] [memory]
+// With --others, everything is measured beside N idle machines (growth), and rows say so.
 // Prints JSON rows (and writes them to FILE); progress goes to standard error. Medians of interleaved
 // measurements.
 #include "tests/bench/machine_bench.h"
@@ -39,6 +40,12 @@ static double rounded(double value)
 void bench_row(struct bench *bench, int number, const char *measure, double ours, double peer, double ratio,
         const char *goal, int met, const char *unit, const char *peer_name)
 {
+    char text[200];
+    if (bench->others == 0)
+        snprintf(text, sizeof text, "%s", measure);
+    else
+        snprintf(text, sizeof text, "%s, beside %u idle machines", measure, bench->others);
+    measure = text;
     json_t *row = json_pack("{s:i, s:s, s:f, s:f, s:f, s:s, s:s, s:s}", "row", number, "measure", measure,
             "ours", rounded(ours), "peer", rounded(peer), "ratio", rounded(ratio), "goal", goal, "unit", unit,
             "peer_name", peer_name);
@@ -71,12 +78,15 @@ void bench_delete(struct rig *rig, struct doc_id snapshot)
 int main(int argc, char **argv)
 {
     const char *json_path = NULL;
+    unsigned count = 0;
     bool quick = false, start = false, pause_part = false, memory = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             quick = true;
         else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc)
             json_path = argv[++i];
+        else if (strcmp(argv[i], "--others") == 0 && i + 1 < argc)
+            count = (unsigned)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "start") == 0)
             start = true;
         else if (strcmp(argv[i], "pause") == 0)
@@ -84,13 +94,15 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "memory") == 0)
             memory = true;
         else {
-            fprintf(stderr, "usage: machine_bench [--quick] [--json FILE] [start] [pause] [memory]\n");
+            fprintf(stderr,
+                    "usage: machine_bench [--quick] [--json FILE] [--others N] [start] [pause] [memory]\n");
             return 2;
         }
     }
     struct rig rig;
     rig_open(&rig, "bench");
-    struct bench bench = {.rig = &rig, .quick = quick, .rows = json_array()};
+    struct bench bench = {.rig = &rig, .quick = quick, .others = count, .rows = json_array()};
+    struct others *others = others_start(&rig, count);
     bool all = !start && !pause_part && !memory;
     if (all || start)
         bench_start(&bench);
@@ -98,6 +110,7 @@ int main(int argc, char **argv)
         bench_pause(&bench);
     if (all || memory)
         bench_memory(&bench);
+    others_end(others);
     rig_close(&rig);
     json_dumpf(bench.rows, stdout, JSON_INDENT(1));
     printf("\n");

@@ -8,6 +8,7 @@
 struct bench {
     struct rig *rig;
     bool quick;
+    unsigned others; // machines that run idle beside what is measured
     json_t *rows;
 };
 
@@ -25,6 +26,11 @@ void bench_row(struct bench *bench, int number, const char *measure, double ours
 void bench_row_times(struct bench *bench, int number, const char *measure, double ours, double peer,
         double times, const char *unit, const char *peer_name);
 void bench_delete(struct rig *rig, struct doc_id snapshot);
+
+// machine_others.c: boots one, and resumes `count` idle ones from its snapshot, which is deleted.
+struct others;
+struct others *others_start(struct rig *rig, unsigned count);
+struct others *others_end(struct others *others);
 
 void bench_start(struct bench *bench);
 void bench_pause(struct bench *bench);
