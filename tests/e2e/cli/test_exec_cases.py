@@ -163,17 +163,17 @@ class ExecCases(rig.Case):
     # ---- X15 ----
 
     def X15_working_directory_gone(self):
-        self.run_in("mkdir -p gone; touch file; sudo install -d -m 700 /root/closed; rmdir gone")
-        for cwd in ("gone", "/home/user/gone", "file", "/root/closed"):
+        self.run_in("mkdir -p gone; touch file; sudo install -d -m 700 /opt/closed; rmdir gone")
+        for cwd in ("gone", "/home/user/gone", "file", "/opt/closed"):
             answer = self.run_in("true", status=403 if "closed" in cwd else (400, 404)[cwd != "file"], cwd=cwd)
             self.assertIn(cwd.rsplit("/", 1)[-1], answer["error"]["message"])
         self.assertEqual(self.run_in("pwd")["stdout"], "/home/user\n")
         # The user's home, where commands begin, is taken away and comes back.
-        self.run_in("sudo mv /home/user /home/away")
+        self.run_in("sudo mv /home/user /opt/away")
         without = self.daemon.call("POST", "/v1/sandboxes/box/exec", {"command": "pwd"})
         self.assertIn(without.status, (200, 404), without.body)
         self.assertEqual(self.run_in("pwd", cwd="/tmp")["stdout"], "/tmp\n")
-        self.run_in("sudo mv /home/away /home/user", cwd="/")
+        self.run_in("sudo mv /opt/away /home/user", cwd="/")
         self.assertEqual(self.run_in("pwd")["stdout"], "/home/user\n")
 
     # ---- X17 ----
@@ -220,13 +220,13 @@ class ExecCases(rig.Case):
         self.assertEqual(self.get("cut/f"), b"new")
 
     def X17_refused(self):
-        self.run_in("mkdir -p dir; echo keep > dir/inside; sudo touch /root/secret")
+        self.run_in("mkdir -p dir; echo keep > dir/inside; sudo touch /opt/secret")
         self.put("dir", b"x", status=400)
         self.assertEqual(self.get("dir/inside"), b"keep\n")
         self.run_in("mkdir -p fixed; sudo mount -t tmpfs -o ro none fixed")
         self.put("fixed/f", b"x", status=403)
         self.run_in("sudo umount fixed; rmdir fixed")
-        for path, code in (("/root/secret/below", "validation.invalid"), ("dir/inside/below", "validation.invalid")):
+        for path, code in (("/opt/secret/below", "validation.invalid"), ("dir/inside/below", "validation.invalid")):
             answer = self.daemon.call("PUT", f"/v1/sandboxes/box/files/content?path={path}", b"x")
             self.assertEqual((answer.status, answer.code), (400, code), answer.body)
         self.assertEqual(self.get("dir/inside"), b"keep\n")
