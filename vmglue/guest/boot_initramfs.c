@@ -131,6 +131,7 @@ static bool mount_partition(const char *disk)
 void boot_initramfs(char **argv)
 {
     char root[128];
+    clearenv();
     mkdir("/proc", 0755);
     mkdir("/dev", 0755);
     mkdir("/mnt", 0755);
@@ -142,14 +143,15 @@ void boot_initramfs(char **argv)
     if (!mount_any(root) && !mount_partition(root))
         give_up(root, "no file system that could be mounted was found on it; check root= and the disk");
     int self = copy_of_self();
+    boot_keep_files();
     mkdir("/mnt/dev", 0755);
     if (mount("/dev", "/mnt/dev", NULL, MS_MOVE, NULL) < 0)
         give_up("moving /dev to the root disk", strerror(errno));
     umount2("/proc", MNT_DETACH);
     if (chdir("/mnt") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/") < 0)
         give_up("changing to the root disk", strerror(errno));
-    char *arguments[] = {"/sbin/ramet-guest", NULL};
-    char *environment[] = {NULL};
-    syscall(SYS_execveat, self, "", arguments, environment, AT_EMPTY_PATH);
+    // A name that begins so says to systemd's last program that this is no process to kill.
+    char *arguments[] = {"@ramet-guest", NULL};
+    syscall(SYS_execveat, self, "", arguments, environ, AT_EMPTY_PATH);
     give_up("starting the agent on the root disk", strerror(errno));
 }

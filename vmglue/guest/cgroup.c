@@ -16,6 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// How far down cgroups that processes made themselves are followed.
+enum { CGROUP_DEPTH = 8 };
+
 static int root_fd = -1, user_fd = -1, events_fd = -1, namespace_fd = -1;
 
 // Execs that ended and left processes behind.
@@ -58,7 +61,7 @@ static void limit_processes(void)
         limit = atol(text);
     if (proc >= 0)
         close(proc);
-    if (limit < 128 || write_text(root_fd, "cgroup.subtree_control", "+pids") < 0)
+    if (limit < 128)
         return;
     snprintf(text, sizeof text, "%ld", limit - limit / 8 - 32);
     write_text(user_fd, "pids.max", text);
@@ -79,6 +82,10 @@ int cgroup_init(const char *root)
     if (user_fd < 0)
         return -errno;
     events_fd = openat(user_fd, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    // What a container engine or systemd may want to hand on; each alone, since a kernel may not have all.
+    static const char *const controllers[] = {"+pids", "+memory", "+cpu", "+cpuset", "+io"};
+    for (size_t i = 0; i < sizeof controllers / sizeof *controllers; i++)
+        write_text(root_fd, "cgroup.subtree_control", controllers[i]);
     limit_processes();
     return events_fd < 0 ? -errno : 0;
 }
@@ -123,6 +130,14 @@ int cgroup_confine(const char *root)
     return result;
 }
 
+int cgroup_take_self(void)
+{
+    int result = cgroup_available() ? write_text(user_fd, "cgroup.procs", "0") : -EOPNOTSUPP;
+    if (result == 0 && unshare(CLONE_NEWCGROUP) < 0)
+        result = -errno;
+    return result;
+}
+
 int cgroup_enter(void)
 {
     return namespace_fd >= 0 && setns(namespace_fd, CLONE_NEWCGROUP) < 0 ? -errno : 0;
@@ -158,9 +173,9 @@ int cgroup_exec_kill(uint32_t id)
 }
 
 // Into the cgroups that it made below itself, too. Counts the processes that were reached.
-static int signal_below(int dir, int number)
+static int signal_below(int dir, int depth, int number)
 {
-    char text[65536];
+    static char text[65536];
     int reached = 0;
     if (read_text(dir, "cgroup.procs", text, sizeof text) > 0) {
         for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n"))
@@ -169,12 +184,12 @@ static int signal_below(int dir, int number)
     int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = copy < 0 ? NULL : fdopendir(copy);
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        int below = entry->d_type != DT_DIR || entry->d_name[0] == '.'
+        int below = entry->d_type != DT_DIR || entry->d_name[0] == '.' || depth == 0
                             ? -1
                             : openat(dir, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (below < 0)
             continue;
-        reached += signal_below(below, number);
+        reached += signal_below(below, depth - 1, number);
         close(below);
     }
     if (entries != NULL)
@@ -191,7 +206,7 @@ int cgroup_exec_signal(uint32_t id, int signal)
     int dir = openat(user_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return -ESRCH;
-    int reached = signal_below(dir, signal);
+    int reached = signal_below(dir, CGROUP_DEPTH, signal);
     close(dir);
     return reached > 0 ? 0 : -ESRCH;
 }
@@ -298,24 +313,32 @@ static bool describe_in(int dir, char *ret_text, size_t size)
     return false;
 }
 
+// Systemd's slices lie several levels deep.
+static bool describe_below(int dir, int depth, char *ret_text, size_t size)
+{
+    if (describe_in(dir, ret_text, size))
+        return true;
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    bool found = false;
+    for (struct dirent *entry; entries != NULL && !found && (entry = readdir(entries)) != NULL;) {
+        if (entry->d_type != DT_DIR || entry->d_name[0] == '.' || depth == 0)
+            continue;
+        int below = openat(dir, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        found = below >= 0 && describe_below(below, depth - 1, ret_text, size);
+        if (below >= 0)
+            close(below);
+    }
+    if (entries != NULL)
+        closedir(entries);
+    return found;
+}
+
 void cgroup_describe_unfrozen(char *ret_text, size_t size)
 {
     snprintf(ret_text, size, "some process");
-    int copy = user_fd < 0 ? -1 : openat(user_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *user = copy < 0 ? NULL : fdopendir(copy);
-    if (user == NULL)
-        return;
-    bool found = false;
-    struct dirent *entry;
-    while (!found && (entry = readdir(user)) != NULL) {
-        if (entry->d_type != DT_DIR || strcmp(entry->d_name, "..") == 0)
-            continue;
-        int dir = openat(user_fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        found = describe_in(dir, ret_text, size);
-        if (dir >= 0)
-            close(dir);
-    }
-    closedir(user);
+    if (user_fd >= 0)
+        describe_below(user_fd, CGROUP_DEPTH, ret_text, size);
 }
 
 void cgroup_remove_all(void)

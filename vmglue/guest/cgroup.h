@@ -18,6 +18,8 @@ void cgroup_remove_all(void); // kills what is left and removes `user` (tests)
 // exec's children enter. What they make there, a container engine's cgroups too, is then below `user` and is
 // frozen with it.
 int cgroup_confine(const char *root);
+// This process and what it becomes: into `user`, which it sees as the root.
+int cgroup_take_self(void);
 int cgroup_enter(void); // in an exec's child, before it gives root up
 
 int cgroup_exec_make(uint32_t id); // returns a directory descriptor for CLONE_INTO_CGROUP

@@ -113,7 +113,7 @@ static int set_machine_id(const char *machine_id)
 
 // sudo and many servers look the machine's own name up: it must be in the hosts file, or they wait for a name
 // server.
-static void set_hosts(const char *old, const char *hostname)
+static int set_hosts(const char *old, const char *hostname)
 {
     char path[300], text[16384], line[200];
     snprintf(path, sizeof path, "%s/hosts", files.etc);
@@ -122,7 +122,7 @@ static void set_hosts(const char *old, const char *hostname)
     if (fd >= 0)
         close(fd);
     if (got < 0 || (size_t)got >= sizeof text - sizeof line - 1)
-        return; // a file of that size is somebody's own affair
+        return -EFBIG; // a file of that size is somebody's own affair
     text[got] = 0;
     snprintf(line, sizeof line, "127.0.1.1\t%s\n", old);
     char *at = strstr(text, line);
@@ -134,7 +134,12 @@ static void set_hosts(const char *old, const char *hostname)
         strcat(text, "\n");
     snprintf(line, sizeof line, "127.0.1.1\t%s\n", hostname);
     strcat(text, line);
-    write_etc("hosts", text);
+    return write_etc("hosts", text);
+}
+
+int identity_hosts(const char *hostname)
+{
+    return set_hosts(hostname, hostname);
 }
 
 static int set_hostname(const char *hostname)

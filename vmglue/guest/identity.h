@@ -24,6 +24,7 @@ const char *identity_run(void); // "/run"
 
 // On failure fills the sentence and returns -errno.
 int identity_change(const struct identity *identity, char *ret_sentence, size_t size);
+int identity_hosts(const char *hostname); // the hosts file names it as this machine
 int identity_set_clock(uint64_t realtime_ns);
 // At boot: a machine id where the image has none, and the host name.
 void identity_boot(const char *hostname);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ramet-guest: the first process of a machine and the host's agent in it. One thread, one loop.
 //   as /init of the initramfs      loads modules, mounts the root disk and starts itself there
-//   (boot_initramfs.c) as process 1 on the root disk  prepares the machine and serves the host
+//   (boot_initramfs.c) as process 1 on the root disk  prepares the machine and serves the host; of a disk
+//   with an
+//                                  init of its own, in a process beside that (boot_init.c)
 //   --test SOCKET DIR              serves a unix socket, beside an ordinary system: user processes live in a
 //                                  cgroup of its own, machine id and hosts files are below DIR, the clock
 //                                  stays
@@ -27,6 +29,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const uint64_t own_init_grace_ns = 20000000000;
+
 static bool testing, power_off_wanted, restart_wanted;
 static struct loop_source signals;
 static char test_cgroup_path[300];
@@ -48,6 +52,8 @@ static void signals_ready(struct loop_source *source, uint32_t events)
     struct signalfd_siginfo info;
     while (read(source->fd, &info, sizeof info) == sizeof info) {
         int number = (int)info.ssi_signo;
+        if (boot_has_own_init())
+            continue; // they are for process 1
         if (number == SIGUSR1 || number == SIGUSR2 || number == SIGRTMIN + 4 ||
                 (testing && number != SIGCHLD))
             power_off_wanted = true;
@@ -79,18 +85,28 @@ static void power_off(void)
     power_off_wanted = true;
 }
 
-static void end_machine(void)
+static void serve_until(uint64_t limit_ns, bool (*enough)(void))
 {
-    uint64_t limit_ns = loop_now_ns() + 500000000;
     struct loop_timer wake = {.fire = loop_timer_clear};
-    while (!port_drained() && loop_now_ns() < limit_ns) {
+    while (!(enough != NULL && enough()) && loop_now_ns() < limit_ns) {
         loop_timer_set(&wake, limit_ns);
         loop_step();
     }
+    loop_timer_clear(&wake);
+}
+
+static void end_machine(void)
+{
+    serve_until(loop_now_ns() + 500000000, port_drained);
     if (testing) {
         cgroup_remove_all();
         rmdir(test_cgroup_path);
         exit(0);
+    }
+    if (boot_has_own_init()) { // it ends the machine, and us with it; if it cannot, we do
+        cgroup_freeze(false);
+        kill(1, SIGRTMIN + 4);
+        serve_until(loop_now_ns() + own_init_grace_ns, NULL);
     }
     if (restart_wanted)
         boot_restart();
@@ -141,8 +157,6 @@ static int test_main(const char *socket_path, const char *directory)
 
 static int root_main(void)
 {
-    prctl(PR_SET_NAME, "ramet-guest");
-    boot_root();
     int result = serve(port_open_virtio("agent.0", session_frame, session_room));
     boot_say("no port to the host: %s", strerror(-result));
     boot_power_off();
@@ -159,6 +173,10 @@ int main(int argc, char **argv)
     if (!test && access("/modules.list", F_OK) == 0)
         boot_initramfs(argv);
     fill_descriptors();
+    if (!test) {
+        prctl(PR_SET_NAME, "ramet-guest");
+        boot_root();
+    }
     int result = loop_init();
     if (result == 0)
         result = watch_signals();

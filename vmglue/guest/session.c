@@ -17,6 +17,7 @@
 #include "vmglue/guest/identity.h"
 #include "vmglue/guest/job.h"
 #include "vmglue/guest/loop.h"
+#include "vmglue/guest/network.h"
 #include "vmglue/guest/port.h"
 
 #include <errno.h>
@@ -204,6 +205,9 @@ static void do_request(uint32_t stream, struct agent_cursor fields)
             dial_start(stream, fields);
         else
             job_result(stream, -EBUSY, "the machine's user processes are frozen", NULL);
+        break;
+    case AGENT_NETWORK:
+        network_start(stream, fields);
         break;
     case AGENT_PTY_RESIZE:
         do_resize(stream, fields);
