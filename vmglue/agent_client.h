@@ -93,6 +93,66 @@ int agent_file_list(struct agent *agent, const char *path,
 int agent_file_remove(struct agent *agent, const char *path, bool recursive, struct error *err);
 int agent_file_mkdir(struct agent *agent, const char *path, struct error *err);
 
+// ---- More of files [2] ----
+
+// Bytes from offset on, at most length; *ret_size is the whole file's.
+int agent_file_read_range(struct agent *agent, const char *path, uint64_t offset, uint64_t length,
+        int (*sink)(void *context, const void *bytes, size_t size), void *context, uint64_t *ret_size,
+        struct error *err);
+// At the end of the file, which is made if need be: all of it, or nothing.
+int agent_file_append(struct agent *agent, const char *path, uint32_t mode,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, struct error *err);
+// Files and directories, within a file system; parents of `to` are made. -EEXIST unless replace.
+int agent_file_move(struct agent *agent, const char *from, const char *to, bool replace, struct error *err);
+int agent_file_chmod(struct agent *agent, const char *path, uint32_t mode, struct error *err);
+
+// Uploads that can be cut off and gone on with: the bytes stay aside until committed, and are removed when
+// nobody touched them for a day. They are on the machine's disk: they outlive sessions, and are in snapshots.
+struct agent_upload {
+    char id[17];
+    uint64_t size_bytes; // so far
+    uint32_t crc32c;     // of those, by agent_upload_get
+};
+int agent_upload_begin(struct agent *agent, const char *path, uint32_t mode, struct agent_upload *ret_upload,
+        struct error *err);
+// From offset on, at most what there is: what was behind is cut off. What was given before a failure is kept.
+// -EBUSY: another call writes to it.
+int agent_upload_write(struct agent *agent, const char *id, uint64_t offset,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context,
+        struct agent_upload *ret_upload, struct error *err);
+int agent_upload_get(struct agent *agent, const char *id, struct agent_upload *ret_upload, struct error *err);
+// The file appears. -EINVAL: it has not that size; -EBADMSG: nor that sum (NULL = not compared).
+int agent_upload_commit(
+        struct agent *agent, const char *id, uint64_t size_bytes, const uint32_t *crc32c, struct error *err);
+int agent_upload_drop(struct agent *agent, const char *id, struct error *err);
+
+struct agent_watch {
+    const char *path;
+    bool recursive;
+    // kind: AGENT_WATCH_*; other: the new name of what was moved, else "". < 0 ends the call with that.
+    int (*each)(void *context, int kind, const char *path, const char *other);
+    void *context;
+    bool (*cancelled)(
+            void *context); // asked every 100 ms; true = the call ends with -ECANCELED; NULL = never
+};
+// Until the watched thing itself is gone (0), or it is ended. Of a slow caller the guest keeps 16384 events.
+int agent_watch(struct agent *agent, const struct agent_watch *watch, struct error *err);
+
+// ---- Set-up [2] ----
+
+struct agent_network {        // NULL = as it is
+    const char *address;      // "10.0.2.15/24"
+    const char *gateway;      // or "none"
+    const char *name_servers; // up to three, spaces between, or "none"
+    const char *host_name;    // in the hosts file, as this machine
+};
+int agent_network_set(struct agent *agent, const struct agent_network *network, struct error *err);
+// index: 0 is the root disk, 1 the next one. make: a file system, when the disk is empty.
+int agent_disk_mount(struct agent *agent, unsigned index, const char *path, bool make, struct error *err);
+int agent_disk_unmount(struct agent *agent, const char *path, struct error *err);
+// The mounted ext4 takes the disk's present size.
+int agent_disk_grow(struct agent *agent, unsigned index, uint64_t *ret_bytes, struct error *err);
+
 // ---- Connections into the guest [2] ----
 //
 // Connects to "tcp:PORT" (the guest's 127.0.0.1, then ::1) or "unix:/run/PATH" (as root; no links, one file

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { AGENT_CALL_DEFAULT_MS = 30000 };
 
@@ -72,6 +73,16 @@ struct agent_exec;
 void agent_pack_exec(struct agent_builder *fields, const struct agent_exec *exec);
 struct agent_exec_result;
 int agent_exec_unpack(struct agent_cursor *fields, struct agent_exec_result *ret_result, struct error *err);
+
+// Of agent_files.c: gives each piece of output to `take` until the end; a negative answer of it ends the
+// call.
+int agent_call_pump(struct agent_call *call, int (*take)(void *context, const void *bytes, size_t size),
+        void *context, struct error *err);
+// Opens the stream, sends what source gives, waits for the result. fields is freed. ret_fields (may be NULL)
+// are valid until agent_call_end, which the caller says when this succeeded.
+int agent_call_upload(struct agent *agent, enum agent_operation operation, struct agent_builder *fields,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context,
+        struct agent_call *ret_call, struct error *err);
 
 // Shut: frames of calls that do not pass it are kept. -EBUSY: it is shut already.
 int agent_gate_shut(struct agent *agent);

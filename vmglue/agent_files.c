@@ -48,7 +48,7 @@ int agent_file_stat(struct agent *agent, const char *path, struct agent_stat *re
 }
 
 // Gives each piece of output to `take` until the end; a negative answer of it ends the call with that.
-static int pump(struct agent_call *call, int (*take)(void *context, const void *bytes, size_t size),
+int agent_call_pump(struct agent_call *call, int (*take)(void *context, const void *bytes, size_t size),
         void *context, struct error *err)
 {
     for (;;) {
@@ -73,7 +73,7 @@ int agent_file_read(struct agent *agent, const char *path,
     int result = begin(agent, AGENT_FILE_READ, path, &call, err);
     if (result < 0)
         return result;
-    result = pump(&call, sink, context, err);
+    result = agent_call_pump(&call, sink, context, err);
     agent_call_end(&call);
     return result;
 }
@@ -128,7 +128,7 @@ int agent_file_list(struct agent *agent, const char *path,
     listing->context = context;
     int result = begin(agent, AGENT_FILE_LIST, path, &call, err);
     if (result == 0) {
-        result = pump(&call, take_entries, listing, err);
+        result = agent_call_pump(&call, take_entries, listing, err);
         agent_call_end(&call);
     }
     free(listing);
@@ -169,27 +169,50 @@ static int no_output(void *context, const void *bytes, size_t size)
     return 0;
 }
 
-int agent_file_write(struct agent *agent, const char *path, uint32_t mode,
+int agent_call_upload(struct agent *agent, enum agent_operation operation, struct agent_builder *fields,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context,
+        struct agent_call *ret_call, struct error *err)
+{
+    int result = agent_call_begin(agent, operation, fields, false, ret_call, err);
+    agent_builder_free(fields);
+    if (result < 0)
+        return result;
+    result = send_content(ret_call, source, context, err);
+    if (result == 0) {
+        result = agent_call_pump(ret_call, no_output, NULL, err);
+    } else {
+        // Until the guest says that nothing is left of it.
+        agent_call_cancel(ret_call);
+        agent_call_pump(ret_call, no_output, NULL, NULL);
+    }
+    if (result < 0)
+        agent_call_end(ret_call);
+    return result;
+}
+
+static int write_with(struct agent *agent, enum agent_operation operation, const char *path, uint32_t mode,
         ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, struct error *err)
 {
     struct agent_call call;
     struct agent_builder fields = {0};
     agent_builder_string(&fields, path);
     agent_builder_u32(&fields, mode);
-    int result = agent_call_begin(agent, AGENT_FILE_WRITE, &fields, false, &call, err);
-    agent_builder_free(&fields);
-    if (result < 0)
-        return result;
-    result = send_content(&call, source, context, err);
-    if (result == 0) {
-        result = pump(&call, no_output, NULL, err);
-    } else {
-        // Until the guest says that nothing is left of it.
-        agent_call_cancel(&call);
-        pump(&call, no_output, NULL, NULL);
-    }
-    agent_call_end(&call);
+    int result = agent_call_upload(agent, operation, &fields, source, context, &call, err);
+    if (result == 0)
+        agent_call_end(&call);
     return result;
+}
+
+int agent_file_write(struct agent *agent, const char *path, uint32_t mode,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, struct error *err)
+{
+    return write_with(agent, AGENT_FILE_WRITE, path, mode, source, context, err);
+}
+
+int agent_file_append(struct agent *agent, const char *path, uint32_t mode,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, struct error *err)
+{
+    return write_with(agent, AGENT_FILE_APPEND, path, mode, source, context, err);
 }
 
 static int path_call(

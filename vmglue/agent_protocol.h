@@ -83,6 +83,15 @@ enum agent_operation {
 enum { AGENT_DIAL_TCP = 1, AGENT_DIAL_UNIX = 2 };
 enum { AGENT_JOB_RUNNING = 1, AGENT_JOB_TIMED_OUT = 2, AGENT_JOB_OUT_OF_MEMORY = 4 }; // flags of a job
 enum { AGENT_JOB_INPUT_MAX = 1 << 20 };
+enum agent_watch_kind {
+    AGENT_WATCH_READY = 1, // from now on nothing is missed
+    AGENT_WATCH_CREATED = 2,
+    AGENT_WATCH_CHANGED = 3,
+    AGENT_WATCH_ATTRIBUTES = 4,
+    AGENT_WATCH_REMOVED = 5,
+    AGENT_WATCH_MOVED = 6,    // has two paths
+    AGENT_WATCH_OVERFLOW = 7, // events were lost: look at everything anew
+};
 
 enum { AGENT_EXEC_SHELL = 1, AGENT_EXEC_STDIN = 2 };                 // flags in an EXEC request
 enum { AGENT_EXEC_TIMED_OUT = 1, AGENT_EXEC_OUT_OF_MEMORY = 2 };     // flags in its RESULT

@@ -230,6 +230,57 @@ static int do_sync(bool freeze)
     return files_answer(0, NULL, "%s", "");
 }
 
+static int do_move(const struct files_place *from, const char *to, bool replace)
+{
+    static struct files_place target;
+    int result = files_path(to, &target);
+    if (result < 0)
+        return files_answer(result, NULL, "\"%.200s\" is no usable path", to);
+    return files_move(from, &target, replace);
+}
+
+// The operations whose first field is a path.
+static int on_path(enum agent_operation operation, struct files_place *place, struct agent_cursor fields)
+{
+    const char *to = operation == AGENT_FILE_MOVE ? agent_cursor_string(&fields) : "";
+    bool has_mode = operation == AGENT_FILE_WRITE || operation == AGENT_FILE_APPEND ||
+                    operation == AGENT_FILE_CHMOD || operation == AGENT_UPLOAD_BEGIN;
+    bool has_flag =
+            operation == AGENT_FILE_REMOVE || operation == AGENT_FILE_MOVE || operation == AGENT_WATCH;
+    uint32_t mode = has_mode ? agent_cursor_u32(&fields) : 0;
+    bool flag = has_flag && agent_cursor_u8(&fields) != 0;
+    uint64_t offset = operation == AGENT_FILE_READ_RANGE ? agent_cursor_u64(&fields) : 0;
+    uint64_t length = operation == AGENT_FILE_READ_RANGE ? agent_cursor_u64(&fields) : 0;
+    if (fields.bad)
+        return files_answer(-EINVAL, NULL, "the request cannot be read");
+    switch (operation) {
+    case AGENT_FILE_STAT:
+        return do_stat(place);
+    case AGENT_FILE_READ:
+        return do_read(place);
+    case AGENT_FILE_WRITE:
+        return files_store(place, mode);
+    case AGENT_FILE_LIST:
+        return do_list(place);
+    case AGENT_FILE_REMOVE:
+        return do_remove(place, flag);
+    case AGENT_FILE_READ_RANGE:
+        return files_read_range(place, offset, length);
+    case AGENT_FILE_APPEND:
+        return files_append(place, mode);
+    case AGENT_FILE_MOVE:
+        return do_move(place, to, flag);
+    case AGENT_FILE_CHMOD:
+        return files_chmod(place, mode);
+    case AGENT_UPLOAD_BEGIN:
+        return files_upload_begin(place, mode);
+    case AGENT_WATCH:
+        return files_watch(place, flag);
+    default:
+        return files_make_directory(place);
+    }
+}
+
 static int files_child(void *argument)
 {
     struct files_request *request = argument;
@@ -239,31 +290,24 @@ static int files_child(void *argument)
         return files_freeze_filesystems(false) < 0;
     if (request->operation == AGENT_SYNC)
         return do_sync(agent_cursor_u8(fields) != 0);
+    if (request->operation >= AGENT_UPLOAD_WRITE && request->operation <= AGENT_UPLOAD_DROP)
+        return files_upload(request->operation, *fields);
+    if (request->operation >= AGENT_DISK_MOUNT && request->operation <= AGENT_DISK_GROW)
+        return files_disk(request->operation, *fields);
     const char *path = agent_cursor_string(fields);
     int result = files_path(path, &place);
     if (fields->bad || result < 0)
         return files_answer(fields->bad ? -EINVAL : result, NULL, "\"%.200s\" is no usable path", path);
-    switch (request->operation) {
-    case AGENT_FILE_STAT:
-        return do_stat(&place);
-    case AGENT_FILE_READ:
-        return do_read(&place);
-    case AGENT_FILE_WRITE:
-        return files_store(&place, agent_cursor_u32(fields));
-    case AGENT_FILE_LIST:
-        return do_list(&place);
-    case AGENT_FILE_REMOVE:
-        return do_remove(&place, agent_cursor_u8(fields) != 0);
-    default:
-        return files_make_directory(&place);
-    }
+    return on_path(request->operation, &place, *fields);
 }
 
 void files_start(uint32_t stream, enum agent_operation operation, struct agent_cursor fields)
 {
     struct files_request request = {.operation = operation, .fields = fields};
     struct job_config config = {.stream = stream,
-            .input = operation == AGENT_FILE_WRITE,
+            .input = operation == AGENT_FILE_WRITE || operation == AGENT_FILE_APPEND ||
+                     operation == AGENT_UPLOAD_WRITE,
+            .ends_with_session = operation == AGENT_WATCH,
             .operation = (uint16_t)operation,
             .child = files_child,
             .argument = &request};

@@ -14,14 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct target {
-    char path[PATH_MAX], temporary[PATH_MAX];
-    int fd;
-    uid_t uid;
-    gid_t gid;
-    mode_t mode;
-};
-
 // Who a new entry of the directory belongs to.
 static void choose_owner(
         const struct files_place *place, const struct stat *dir, uid_t *ret_uid, gid_t *ret_gid)
@@ -81,7 +73,7 @@ int files_make_directory(struct files_place *place)
     return files_answer(0, NULL, "%s", "");
 }
 
-static int open_temporary(struct target *target)
+int files_target_temporary(struct files_target *target)
 {
     char copy[PATH_MAX], base[PATH_MAX];
     snprintf(copy, sizeof copy, "%s", target->path);
@@ -103,10 +95,18 @@ static int open_temporary(struct target *target)
     return -EEXIST;
 }
 
-static int target_open(struct files_place *place, uint32_t mode, struct target *ret_target)
+int files_make_parents(const struct files_place *place, const char *path)
+{
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", path);
+    return make_directories(place, dirname(parent));
+}
+
+int files_target_find(const struct files_place *place, uint32_t mode, struct files_target *ret_target)
 {
     struct stat st, dir;
     char parent[PATH_MAX];
+    ret_target->fd = -1;
     if (realpath(place->path, ret_target->path) == NULL)
         memcpy(ret_target->path, place->path, sizeof ret_target->path);
     if (place->directory_wanted || (stat(ret_target->path, &st) == 0 && S_ISDIR(st.st_mode)))
@@ -128,48 +128,107 @@ static int target_open(struct files_place *place, uint32_t mode, struct target *
         if (mode == 0)
             ret_target->mode = st.st_mode & 07777;
     }
-    return open_temporary(ret_target);
+    return 0;
 }
 
-static int copy_input(int fd)
+int files_copy_input(int fd, uint64_t *ret_size)
 {
     static uint8_t buffer[65536];
     ssize_t got;
+    *ret_size = 0;
     while ((got = read(STDIN_FILENO, buffer, sizeof buffer)) != 0) {
         if (got < 0 && errno == EINTR)
             continue;
         int result = got < 0 ? -errno : files_write_all(fd, buffer, (size_t)got);
         if (result < 0)
             return result;
+        *ret_size += (uint64_t)got;
     }
     uint8_t commit;
     return read(JOB_COMMIT_FD, &commit, 1) == 1 ? 0 : -ECANCELED;
 }
 
-int files_store(struct files_place *place, uint32_t mode)
+int files_target_commit(struct files_target *target)
 {
-    static struct target target;
-    int result = target_open(place, mode, &target);
+    int result = 0;
+    if (geteuid() == 0 && fchown(target->fd, target->uid, target->gid) < 0)
+        result = -errno;
+    if (result == 0 && fchmod(target->fd, target->mode) < 0)
+        result = -errno;
+    if (close(target->fd) < 0 && result == 0)
+        result = -errno;
+    target->fd = -1;
+    if (result == 0 && rename(target->temporary, target->path) < 0)
+        result = -errno;
+    return result;
+}
+
+int files_target_refused(const struct files_place *place, int result)
+{
     if (result == -EISDIR)
         return files_answer(result, NULL, "%s is a directory", place->path);
     if (result == -EINVAL)
         return files_answer(
                 result, NULL, "%s is a device, a pipe or a socket: only files can be written", place->path);
-    if (result < 0)
-        return files_answer(result, NULL, "cannot write %s: %s", place->path, strerror(-result));
-    result = copy_input(target.fd);
-    if (result == 0 && geteuid() == 0 && fchown(target.fd, target.uid, target.gid) < 0)
-        result = -errno;
-    if (result == 0 && fchmod(target.fd, target.mode) < 0)
-        result = -errno;
-    if (close(target.fd) < 0 && result == 0)
-        result = -errno;
-    if (result == 0 && rename(target.temporary, target.path) < 0)
-        result = -errno;
-    if (result == 0)
-        return files_answer(0, NULL, "%s", "");
-    unlink(target.temporary);
     if (result == -ECANCELED)
         return files_answer(result, NULL, "%s was not written: the upload was cut off", place->path);
     return files_answer(result, NULL, "cannot write %s: %s", place->path, strerror(-result));
+}
+
+int files_store(struct files_place *place, uint32_t mode)
+{
+    static struct files_target target;
+    uint64_t size;
+    int result = files_target_find(place, mode, &target);
+    if (result == 0)
+        result = files_target_temporary(&target);
+    if (result < 0)
+        return files_target_refused(place, result);
+    result = files_copy_input(target.fd, &size);
+    if (result == 0)
+        result = files_target_commit(&target);
+    if (result == 0)
+        return files_answer(0, NULL, "%s", "");
+    unlink(target.temporary);
+    return files_target_refused(place, result);
+}
+
+// What was put there is taken away again, unless somebody else has written behind it meanwhile.
+static void append_undo(const struct files_target *target, bool made, off_t before, uint64_t added)
+{
+    struct stat st;
+    if (made)
+        unlink(target->path);
+    else if (fstat(target->fd, &st) == 0 && st.st_size == before + (off_t)added)
+        (void)!ftruncate(target->fd, before);
+}
+
+int files_append(struct files_place *place, uint32_t mode)
+{
+    static struct files_target target;
+    struct stat st;
+    int result = files_target_find(place, mode, &target);
+    bool made = false;
+    if (result == 0) {
+        target.fd = open(target.path, O_WRONLY | O_APPEND | O_CLOEXEC);
+        if (target.fd < 0 && errno == ENOENT) {
+            made = true;
+            target.fd = open(target.path, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        }
+        result = target.fd < 0 || fstat(target.fd, &st) < 0 ? -errno : 0;
+    }
+    if (result < 0)
+        return files_target_refused(place, result);
+    uint64_t added;
+    result = files_copy_input(target.fd, &added);
+    if (result == 0 && made && geteuid() == 0 && fchown(target.fd, target.uid, target.gid) < 0)
+        result = -errno;
+    if (result == 0 && (made || mode != 0) && fchmod(target.fd, target.mode) < 0)
+        result = -errno;
+    if (result == 0)
+        return files_answer(0, NULL, "%s", "");
+    off_t end = lseek(target.fd, 0, SEEK_END);
+    // A write that failed may have left a part of its piece.
+    append_undo(&target, made, st.st_size, result == -ECANCELED ? added : (uint64_t)(end - st.st_size));
+    return files_target_refused(place, result);
 }

@@ -28,7 +28,8 @@ static int set_realtime(uint64_t realtime_ns)
     return clock_settime(CLOCK_REALTIME, &now) < 0 ? -errno : 0;
 }
 
-static struct identity_system files = {.etc = "/etc", .run = "/run", .set_realtime = set_realtime};
+static struct identity_system files = {
+        .etc = "/etc", .run = "/run", .state = "/var/lib/ramet", .set_realtime = set_realtime};
 
 void identity_use(const struct identity_system *system)
 {
@@ -38,6 +39,11 @@ void identity_use(const struct identity_system *system)
 const char *identity_run(void)
 {
     return files.run;
+}
+
+const char *identity_state(void)
+{
+    return files.state;
 }
 
 int identity_set_clock(uint64_t realtime_ns)

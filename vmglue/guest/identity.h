@@ -16,11 +16,12 @@ struct identity {
 
 // Where files are, and how the clock is set; tests have their own.
 struct identity_system {
-    const char *etc, *run;
+    const char *etc, *run, *state;
     int (*set_realtime)(uint64_t realtime_ns);
 };
 void identity_use(const struct identity_system *system);
-const char *identity_run(void); // "/run"
+const char *identity_run(void);   // "/run"
+const char *identity_state(void); // "/var/lib/ramet", on the disk
 
 // On failure fills the sentence and returns -errno.
 int identity_change(const struct identity *identity, char *ret_sentence, size_t size);

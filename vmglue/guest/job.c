@@ -317,7 +317,8 @@ bool job_cancel(uint32_t stream)
     if (job == NULL)
         return false;
     // A write notices that its input ended without the commit byte and removes what it made.
-    if (job->operation == AGENT_FILE_WRITE)
+    if (job->operation == AGENT_FILE_WRITE || job->operation == AGENT_FILE_APPEND ||
+            job->operation == AGENT_UPLOAD_WRITE)
         job_input_close(job, false);
     else if (job->terminal)
         hang_up(job);

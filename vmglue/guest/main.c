@@ -150,7 +150,8 @@ static int test_main(const char *socket_path, const char *directory)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (geteuid() == 0 && unshare(CLONE_NEWUTS | CLONE_NEWNET) < 0)
         return -errno;
-    identity_use(&(struct identity_system){.etc = directory, .run = directory, .set_realtime = set_no_clock});
+    identity_use(&(struct identity_system){
+            .etc = directory, .run = directory, .state = directory, .set_realtime = set_no_clock});
     test_cgroup();
     return serve(port_open_socket(socket_path, session_frame, session_room));
 }

@@ -239,7 +239,8 @@ static void do_request(uint32_t stream, struct agent_cursor fields)
     default:
         if (operation == AGENT_SYNC)
             note_filesystem_freeze(fields);
-        if ((operation >= AGENT_FILE_STAT && operation <= AGENT_FILE_MKDIR) || operation == AGENT_SYNC)
+        if ((operation >= AGENT_FILE_STAT && operation <= AGENT_FILE_MKDIR) || operation == AGENT_SYNC ||
+                (operation >= AGENT_FILE_READ_RANGE && operation < AGENT_OPERATION_END))
             files_start(stream, operation, fields);
         else
             job_result(stream, -ENOSYS,
