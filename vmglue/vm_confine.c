@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The VMM's root is a tmpfs made for it alone: the runtime bundle at /runtime, device nodes, and the mount
-// points of what it was given. It is made read-only before the old root goes. Trees are taken by descriptor
-// (open_tree) before the tmpfs covers the run directory that some of them lie in.
+// points of what it was given; it is read-only in the end. Trees are taken by descriptor (open_tree) before
+// the tmpfs covers the run directory that some of them lie in. The root directory is a folder of the tmpfs
+// and not its top: who is chrooted may not make user namespaces, in which he would have all capabilities and
+// a much larger kernel to attack.
 #include "vmglue/vm_confine.h"
 
 #include <errno.h>
@@ -27,7 +29,7 @@ enum {
     KVM_MAJOR = 10,
     KVM_MINOR = 232
 };
-static const char RUNTIME[] = "/runtime";
+static const char RUNTIME[] = "/runtime", INNER[] = "vmm";
 
 // ---- Describing ----
 
@@ -178,7 +180,8 @@ static int make_root(struct entry *entry)
     snprintf(options, sizeof options, "mode=0555,size=%d", ROOT_BYTES);
     // Nothing that happens here may reach the host, and nothing there us.
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-            mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NOEXEC, options) != 0 || chdir(scratch) != 0)
+            mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NOEXEC, options) != 0 || chdir(scratch) != 0 ||
+            mkdir(INNER, 0555) != 0 || chdir(INNER) != 0)
         return -errno;
     return 0;
 }
@@ -198,11 +201,11 @@ static int place_trees(struct entry *entry)
 static int change_root(struct entry *entry)
 {
     // The old root is stacked over the new one, and taken off it.
-    if (syscall(SYS_pivot_root, ".", ".") != 0 || umount2(".", MNT_DETACH) != 0 || chdir("/") != 0)
+    if (chdir("..") != 0 || syscall(SYS_pivot_root, ".", ".") != 0 || umount2(".", MNT_DETACH) != 0 ||
+            chdir("/") != 0 ||
+            mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC, NULL) != 0)
         return -errno;
-    return mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC, NULL) == 0
-                   ? 0
-                   : -errno;
+    return chroot(INNER) == 0 && chdir("/") == 0 ? 0 : -errno;
 }
 
 static int lower_limit(int resource, uint64_t most)

@@ -231,7 +231,7 @@ int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_ide
     int pid_fd = pid_fd_open(pid);
     struct vm_process_identity identity = {.pid = pid};
     result = pid_fd < 0 ? pid_fd : 0;
-    if (result == 0 && spawn->confine == NULL)
+    if (result == 0)
         be_ended_first(pid);
     if (result == 0)
         vm_process_identify(pid, &identity); // fails only when it is dead already, which the pidfd will tell
