@@ -31,6 +31,7 @@ void bench_delete(struct rig *rig, struct doc_id snapshot);
 struct others;
 struct others *others_start(struct rig *rig, unsigned count);
 struct others *others_end(struct others *others);
+void bench_forget_image(struct rig *rig, struct base_id image); // drops its pages from the page cache
 
 void bench_start(struct bench *bench);
 void bench_pause(struct bench *bench);

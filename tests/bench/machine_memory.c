@@ -135,7 +135,7 @@ static struct family measure_forks(struct rig *rig, unsigned count, bool own_fil
     return family;
 }
 
-static void forget_image(struct rig *rig, struct base_id image)
+void bench_forget_image(struct rig *rig, struct base_id image)
 {
     char path[160];
     snprintf(path, sizeof path, "%s/mem/%llu", rig->directory, (unsigned long long)image.value);
@@ -149,7 +149,7 @@ static double sessions_mib(
 {
     struct machine *sessions[SESSIONS];
     char path[160];
-    forget_image(rig, template);
+    bench_forget_image(rig, template);
     for (unsigned i = 0; i < count; i++) {
         sessions[i] = resume_and_stop(rig, "session", i, snapshots[i]);
         if (getenv("RAMET_BENCH_VERBOSE") != NULL)
@@ -164,7 +164,7 @@ static double sessions_mib(
     for (unsigned i = 0; i < count; i++) {
         struct base_id image = sessions[i]->image;
         machine_end(sessions[i], false);
-        forget_image(rig, image);
+        bench_forget_image(rig, image);
     }
     return total;
 }

@@ -47,12 +47,106 @@ static void tell_stages(struct machine *machine, uint64_t begin, uint64_t comman
                 (double)mem_fuse_read_bytes(machine->rig->fuse) / (1 << 20));
 }
 
-void bench_start(struct bench *bench)
+struct starts {
+    struct samples answer, command, warm; // ms
+};
+
+static double since_ms(uint64_t begin)
 {
-    struct rig *rig = bench->rig;
-    unsigned repeats = bench->quick ? 3 : 7;
-    struct samples boot = {0}, boot_command = {0}, boot_warm = {0}, resume = {0}, resume_command = {0},
-                   resume_warm = {0};
+    return (double)(rig_now_ns() - begin) / 1e6;
+}
+
+static void measure_boot(struct rig *rig, struct starts *starts)
+{
+    uint64_t begin = rig_now_ns();
+    struct machine *machine = machine_boot(rig, "boot");
+    samples_add(&starts->answer, (double)machine->ready_ns / 1e6);
+    free(machine_shell(machine, "true"));
+    samples_add(&starts->command, since_ms(begin));
+    start_warm(machine);
+    ask_warm(machine);
+    samples_add(&starts->warm, since_ms(begin));
+    machine_end(machine, false);
+}
+
+// Two machines: one is asked for a command, the other for the interpreter's answer.
+static void measure_resume(
+        struct rig *rig, struct doc_id snapshot, struct base_id cold, struct starts *starts)
+{
+    if (cold.value != 0)
+        bench_forget_image(rig, cold);
+    uint64_t begin = rig_now_ns();
+    struct machine *machine = machine_resume(rig, "resume", snapshot);
+    samples_add(&starts->answer, (double)machine->ready_ns / 1e6);
+    uint64_t asked = rig_now_ns();
+    free(machine_shell(machine, "true"));
+    samples_add(&starts->command, since_ms(begin));
+    tell_stages(machine, begin, rig_now_ns() - asked);
+    machine_end(machine, false);
+    if (cold.value != 0)
+        bench_forget_image(rig, cold);
+    begin = rig_now_ns();
+    machine = machine_resume(rig, "resume", snapshot);
+    ask_warm(machine);
+    samples_add(&starts->warm, since_ms(begin));
+    machine_end(machine, false);
+}
+
+static void measure_take(struct rig *rig, struct doc_id snapshot, struct starts *starts)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct machine *machine = machine_resume(rig, "parked", snapshot);
+        ask_warm(machine); // what is waiting in a template of warm kernels is touched too
+        machine_park(machine);
+        uint64_t begin = rig_now_ns();
+        machine_take(machine);
+        if (i == 0)
+            samples_add(&starts->answer, since_ms(begin));
+        if (i == 0)
+            free(machine_shell(machine, "true"));
+        else
+            ask_warm(machine);
+        samples_add(i == 0 ? &starts->command : &starts->warm, since_ms(begin));
+        machine_end(machine, false);
+    }
+}
+
+static void rows_of(struct bench *bench, const char *how, struct starts *ours, struct starts *boot)
+{
+    char text[120];
+    snprintf(text, sizeof text, "%s to the agent's first answer (agent-base)", how);
+    bench_row_times(bench, 10, text, samples_percentile(&ours->answer, 50),
+            samples_percentile(&boot->answer, 50), 20, "ms", "cold boot of the same template");
+    snprintf(text, sizeof text, "%s to a first command's result", how);
+    bench_row_times(bench, 10, text, samples_percentile(&ours->command, 50),
+            samples_percentile(&boot->command, 50), 20, "ms", "cold boot of the same template");
+    snprintf(text, sizeof text, "%s to a warm Python's answer (standard library)", how);
+    bench_row_times(bench, 10, text, samples_percentile(&ours->warm, 50), samples_percentile(&boot->warm, 50),
+            20, "ms", "cold boot, start and imports");
+}
+
+static void row_of_set(struct bench *bench, const char *what, struct samples *with, struct samples *without)
+{
+    char text[120];
+    double ours = samples_percentile(with, 50), peer = samples_percentile(without, 50);
+    snprintf(text, sizeof text, "resume with the working set prefetched, %s", what);
+    bench_row(bench, 10, text, ours, peer, peer / ours, "-", -1, "ms", "the same without");
+}
+
+static void rows_of_sets(struct bench *bench, const char *cache, struct starts *with, struct starts *without)
+{
+    char text[80];
+    snprintf(text, sizeof text, "%s page cache, to the agent's answer", cache);
+    row_of_set(bench, text, &with->answer, &without->answer);
+    snprintf(text, sizeof text, "%s page cache, to a command's result", cache);
+    row_of_set(bench, text, &with->command, &without->command);
+    snprintf(text, sizeof text, "%s page cache, to a warm Python's answer", cache);
+    row_of_set(bench, text, &with->warm, &without->warm);
+}
+
+static struct capture_result make_snapshot(struct rig *rig)
+{
+    struct error err;
     struct machine *template = machine_boot(rig, "template");
     start_warm(template);
     ask_warm(template);
@@ -60,41 +154,37 @@ void bench_start(struct bench *bench)
     struct capture_result snapshot;
     machine_capture(&request, &snapshot);
     machine_end(template, false);
+    if (store_seal(rig->store, &err) < 0) // as a template is after some time: in compressed segments
+        rig_fail("%s", err.text);
     // The first resume brings the image's pages into the page cache, as the first of many forks does.
-    machine_end(machine_resume(rig, "first", snapshot.ids.machine), false);
+    struct machine *first = machine_resume(rig, "first", snapshot.ids.machine);
+    free(machine_shell(first, "true"));
+    ask_warm(first);
+    machine_record_working_set(first, snapshot.ids.machine);
+    machine_end(first, false);
+    return snapshot;
+}
+
+void bench_start(struct bench *bench)
+{
+    struct rig *rig = bench->rig;
+    unsigned repeats = bench->quick ? 3 : 9;
+    struct starts boot = {0}, take = {0}, warm[2] = {0}, cold[2] = {0}; // [1]: with the working set
+    struct capture_result snapshot = make_snapshot(rig);
+    struct doc_id id = snapshot.ids.machine;
     for (unsigned i = 0; i < repeats; i++) {
-        uint64_t begin = rig_now_ns();
-        struct machine *machine = machine_boot(rig, "boot");
-        samples_add(&boot, (double)machine->ready_ns / 1e6);
-        free(machine_shell(machine, "true"));
-        samples_add(&boot_command, (double)(rig_now_ns() - begin) / 1e6);
-        start_warm(machine);
-        ask_warm(machine);
-        samples_add(&boot_warm, (double)(rig_now_ns() - begin) / 1e6);
-        machine_end(machine, false);
-
-        begin = rig_now_ns();
-        machine = machine_resume(rig, "resume", snapshot.ids.machine);
-        samples_add(&resume, (double)machine->ready_ns / 1e6);
-        uint64_t asked = rig_now_ns();
-        free(machine_shell(machine, "true"));
-        samples_add(&resume_command, (double)(rig_now_ns() - begin) / 1e6);
-        tell_stages(machine, begin, rig_now_ns() - asked);
-        machine_end(machine, false);
-
-        begin = rig_now_ns();
-        machine = machine_resume(rig, "resume", snapshot.ids.machine);
-        ask_warm(machine);
-        samples_add(&resume_warm, (double)(rig_now_ns() - begin) / 1e6);
-        machine_end(machine, false);
+        measure_boot(rig, &boot);
+        for (unsigned with = 0; with < 2; with++) {
+            rig->working_sets = with != 0;
+            measure_resume(rig, id, (struct base_id){0}, &warm[with]);
+            measure_resume(rig, id, snapshot.ids.memory, &cold[with]);
+        }
+        rig->working_sets = false;
+        measure_take(rig, id, &take);
     }
-    bench_row_times(bench, 10, "resume to the agent's first answer (agent-base)",
-            samples_percentile(&resume, 50), samples_percentile(&boot, 50), 20, "ms",
-            "cold boot of the same template");
-    bench_row_times(bench, 10, "resume to a first command's result", samples_percentile(&resume_command, 50),
-            samples_percentile(&boot_command, 50), 20, "ms", "cold boot of the same template");
-    bench_row_times(bench, 10, "resume to a warm Python's answer (standard library)",
-            samples_percentile(&resume_warm, 50), samples_percentile(&boot_warm, 50), 20, "ms",
-            "cold boot, start and imports");
-    bench_delete(rig, snapshot.ids.machine);
+    rows_of(bench, "resume", &warm[1], &boot);
+    rows_of(bench, "a parked machine taken", &take, &boot);
+    rows_of_sets(bench, "cold", &cold[1], &cold[0]);
+    rows_of_sets(bench, "warm", &warm[1], &warm[0]);
+    bench_delete(rig, id);
 }

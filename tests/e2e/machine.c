@@ -269,6 +269,28 @@ struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snap
     return machine;
 }
 
+void machine_park(struct machine *machine)
+{
+    struct error err;
+    free(machine_shell(machine, "true"));
+    if (agent_freeze(machine->agent, 60000, &err) < 0 || vm_pause(machine->vm, 60000, &err) < 0)
+        rig_fail("%s: %s", machine->id, err.text);
+}
+
+void machine_take(struct machine *machine)
+{
+    struct error err;
+    struct agent_identity identity;
+    struct doc doc = {.kind = DOC_OTHER, .body = (char *)"{}", .body_bytes = 2};
+    fill_identity(machine, &identity);
+    if (vm_continue(machine->vm, &err) < 0 || agent_after_fork(machine->agent, &identity, 0, &err) < 0)
+        rig_fail("%s: %s", machine->id, err.text);
+    struct txn *txn = txn_begin(machine->rig->store);
+    txn_doc_put(txn, &doc, NULL, 0);
+    if (txn_commit_wait(txn, TXN_DURABLE, &err) < 0)
+        rig_fail("%s: %s", machine->id, err.text);
+}
+
 struct machine *machine_resume(struct rig *rig, const char *id, struct doc_id snapshot)
 {
     uint64_t begin = rig_now_ns();

@@ -88,6 +88,10 @@ void machine_adopt(struct machine *machine);               // after vm_close: ta
 void machine_memory_path(const struct machine *machine, char *buffer, size_t size);
 // Keeps what the machine has mapped by now as its snapshot's working set.
 void machine_record_working_set(struct machine *machine, struct doc_id snapshot);
+// As the pool does: a resumed machine that has run a command stands still, frozen; and goes on as somebody
+// new, a record of it made durable.
+void machine_park(struct machine *machine);
+void machine_take(struct machine *machine);
 struct machine *machine_end(struct machine *machine, bool keep_disk); // ends the VM; deletes its volumes
 
 // The request that captures this machine; the caller may change it.
