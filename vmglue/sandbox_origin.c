@@ -138,7 +138,8 @@ void sandbox_origin_volumes(struct txn *txn, const struct sandbox_origin *origin
     record->memory =
             txn_volume_create(txn, "", VOLUME_MEMORY, (uint64_t)record->memory_mb << 20, origin->memory);
     record->mapped = origin->memory;
-    record->origin = origin->memory_origin;
+    // What comes from a template has that one to share with, whatever the template came from.
+    record->origin = origin->is_template ? (struct base_id){0} : origin->memory_origin;
     if (origin->memory.value == 0)
         return;
     record->more_count = origin->more_count;

@@ -104,14 +104,13 @@ void sandbox_pool_leave(struct sandboxes *all)
 
 // ---- taking one ----
 
-static struct sandbox *pick(struct sandboxes *all, struct doc_id machine, const json_t *network)
+static struct sandbox *pick(struct sandboxes *all, struct doc_id machine)
 {
     struct sandbox *found = NULL;
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL && found == NULL && !all->quiesced;
             sandbox = sandbox->next)
-        if (is_parked(sandbox) && sandbox->op == NULL && sandbox->snapshot.value == machine.value &&
-                json_equal(sandbox->record.network, network))
+        if (is_parked(sandbox) && sandbox->op == NULL && sandbox->snapshot.value == machine.value)
             found = sandbox;
     if (found != NULL) {
         found->op = TAKING;
@@ -147,8 +146,11 @@ static struct sandbox_record merge(const struct sandbox *sandbox, const struct s
 static int wake(
         struct sandbox *sandbox, const struct sandbox_record *record, uint64_t started_ns, struct error *err)
 {
+    bool other = !json_equal(sandbox->record.network, record->network);
     sandbox_record_set(sandbox, record); // in memory: its name is the guest's host name
-    int r = vm_continue(sandbox->vm, err);
+    int r = other ? sandbox_network_apply(sandbox, err) : 0;
+    if (r == 0)
+        r = vm_continue(sandbox->vm, err);
     if (r == 0)
         r = sandbox_vm_identify(sandbox, err);
     if (r == 0)
@@ -160,9 +162,8 @@ bool sandbox_pool_take(struct sandboxes *all, const struct sandbox_origin *origi
         struct sandbox_record *record, uint64_t started_ns, struct sandbox **ret_sandbox)
 {
     struct error err;
-    struct sandbox *sandbox = all->pool == NULL || origin->machine.value == 0
-                                      ? NULL
-                                      : pick(all, origin->machine, record->network);
+    struct sandbox *sandbox =
+            all->pool == NULL || origin->machine.value == 0 ? NULL : pick(all, origin->machine);
     if (sandbox == NULL)
         return false;
     struct sandbox_record merged = merge(sandbox, record);

@@ -4,6 +4,7 @@
 // the machine's name until the build is published, so it is found the same way.
 #include "vmglue/template_internal.h"
 
+#include "snapshot/working_set.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -136,8 +137,10 @@ int template_journal_publish(struct template_build *build, struct error *err)
     r = mark(build, &doc, err);
     if (r == 0) {
         struct txn *txn = txn_begin(store);
-        if (build->request.replace && store_doc_find(store, DOC_MACHINE, build->request.name, &old) == 0)
+        if (build->request.replace && store_doc_find(store, DOC_MACHINE, build->request.name, &old) == 0) {
             txn_doc_delete(txn, old.id);
+            working_set_delete(store, txn, old.id);
+        }
         txn_doc_put(txn, &doc, NULL, 0);
         r = txn_commit_wait(txn, TXN_DURABLE, err);
     }
@@ -162,8 +165,10 @@ static int remove_rest(struct templates *all, struct doc_id journal, const char 
 {
     struct doc snapshot = {0};
     struct txn *txn = txn_begin(all->store);
-    if (store_doc_find(all->store, DOC_MACHINE, box, &snapshot) == 0)
+    if (store_doc_find(all->store, DOC_MACHINE, box, &snapshot) == 0) {
         txn_doc_delete(txn, snapshot.id);
+        working_set_delete(all->store, txn, snapshot.id);
+    }
     doc_free(&snapshot);
     txn_doc_delete(txn, journal);
     for (unsigned i = 0; i < volume_count; i++)

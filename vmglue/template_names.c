@@ -2,6 +2,7 @@
 // Templates by name: list, show, remove, and the logs of the builds that made them.
 #include "vmglue/template_internal.h"
 
+#include "snapshot/working_set.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/template_files.h"
@@ -124,6 +125,7 @@ int template_remove(struct templates *all, const char *name, struct error *err)
         return r;
     struct txn *txn = txn_begin(all->store);
     txn_doc_delete(txn, doc.id);
+    working_set_delete(all->store, txn, doc.id);
     r = txn_commit_wait(txn, TXN_DURABLE | TXN_RESERVE, err);
     log_path(all, build_id(body), path);
     if (r == 0 && build_id(body)[0] != '\0')
