@@ -33,8 +33,8 @@ void sandbox_tell_change(
     if (before->state != after->state) {
         // Where a new one comes from is nobody's business: from the pool it is being created too.
         enum sandbox_state was = before->state == SANDBOX_PARKED ? SANDBOX_CREATING : before->state;
-        json_t *data = json_pack("{s:s, s:s}", "state", sandbox_state_name(after->state), "before",
-                sandbox_state_name(was));
+        json_t *data = json_pack(
+                "{s:s, s:s}", "state", sandbox_state_name(after->state), "before", sandbox_state_name(was));
         if (after->reason[0] != '\0')
             json_object_set_new(data, "reason", json_string(after->reason));
         sandbox_tell(sandbox, "state", data);
