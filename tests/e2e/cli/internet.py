@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small Internet in a network namespace: servers on 203.0.113.0/24, a name server, the cloud's metadata address and a
+"""A small Internet in a network namespace: servers on 198.18.113.0/24, a name server, the cloud's metadata address and a
 private network behind it. Run as a program it is what runs inside."""
 import os
 import socket
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-HOST, SERVER, EDGE, OTHER = "203.0.113.1", "203.0.113.10", "203.0.113.11", "203.0.113.12"
+HOST, SERVER, EDGE, OTHER = "198.18.113.1", "198.18.113.10", "198.18.113.11", "198.18.113.12"
 METADATA, PRIVATE = "169.254.169.254", "192.168.77.10"
 PORTS = (80, 443, 8080)
 # name: (other name or None, addresses, seconds to live)

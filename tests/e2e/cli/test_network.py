@@ -51,7 +51,7 @@ print(json.dumps([result(*item) for item in json.loads(sys.argv[1])]))
 # Runs in the guest: a connection that is used all the time; what it has done stands in a file.
 TALK = r"""
 import json, os, socket, sys, time
-s = socket.create_connection(("203.0.113.10", 8080), 60)
+s = socket.create_connection(("198.18.113.10", 8080), 60)
 s.settimeout(60)
 f = s.makefile("rw")
 f.readline()
@@ -238,7 +238,7 @@ class Network(rig.Case):
         self.assertEqual(list(self.links()), [box["id"]])
 
     def allow_from_none(self):
-        allow = ["good.example", "*.below.example", "port.example:443", "alias.example", "*.rebind.example", "203.0.113.12:8080"]
+        allow = ["good.example", "*.below.example", "port.example:443", "alias.example", "*.rebind.example", "198.18.113.12:8080"]
         box = self.daemon.json("create", "some", "--from", "base", "--network", ",".join(allow))
         self.assertEqual(box["network"], {"allow": allow})
         self.expect("some", [
