@@ -228,6 +228,8 @@ void sandbox_tell(struct sandbox *sandbox, const char *type, json_t *data);
 // What changed from one record to the next, as events.
 void sandbox_tell_change(
         struct sandbox *sandbox, const struct sandbox_record *before, const struct sandbox_record *after);
+// The guest's kernel said so at the end of its console; what it said. A guest that lies harms itself alone.
+bool sandbox_console_panicked(struct sandbox *sandbox, char *ret_line, size_t size);
 void sandbox_console_keep(struct sandbox *sandbox); // before the folder goes
 
 // ---- sandbox_deadline.c: ttl, idle, retention ----

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CONSOLE_KEPT_BYTES = 64 << 10 };
+enum { CONSOLE_KEPT_BYTES = 64 << 10, PANIC_LOOK_BYTES = 16 << 10 };
 
 void sandbox_tell(struct sandbox *sandbox, const char *type, json_t *data)
 {
@@ -81,6 +81,24 @@ static char *read_console(struct sandboxes *all, const char *id, size_t limit, s
     *ret_size = used > limit ? limit : used;
     text[*ret_size] = '\0';
     return text;
+}
+
+bool sandbox_console_panicked(struct sandbox *sandbox, char *ret_line, size_t size)
+{
+    static const char words[] = "Kernel panic - ";
+    size_t length = 0;
+    char *text = read_console(sandbox->all, sandbox->record.id, PANIC_LOOK_BYTES, &length);
+    const char *at = text == NULL ? NULL : memmem(text, length, words, sizeof words - 1);
+    if (at != NULL) {
+        size_t used = 0, left = length - (size_t)(at - text);
+        while (used < left && used + 1 < size && at[used] >= ' ' && at[used] <= '~') {
+            ret_line[used] = at[used];
+            used++;
+        }
+        ret_line[used] = '\0';
+    }
+    free(text);
+    return at != NULL;
 }
 
 void sandbox_console_keep(struct sandbox *sandbox)

@@ -42,10 +42,17 @@ static void handle_exit(struct sandbox *sandbox, const char *detail)
     pthread_mutex_lock(&sandbox->all->lock);
     bool reset = sandbox->reset_asked, shut_down = sandbox->shut_down;
     pthread_mutex_unlock(&sandbox->all->lock);
-    if (reset && !shut_down) {
+    char panic[160] = "", words[240];
+    if (reset && !shut_down && !sandbox_console_panicked(sandbox, panic, sizeof panic)) {
         reboot(sandbox);
         return;
     }
+    if (panic[0] != '\0') { // it asks for a reset too, but would only do it again
+        snprintf(words, sizeof words,
+                "the guest's kernel panicked (%s); `ramet start` boots it from its disk", panic);
+        detail = words;
+    }
+    sandbox_set_end(sandbox, shut_down ? "the guest powered itself off" : detail);
     sandbox_log(sandbox->all, "sandbox %s: its VMM ended%s %s", sandbox->record.name,
             shut_down ? ", the guest powered itself off" : ":", shut_down ? "" : detail);
     sandbox_vm_end(sandbox);
@@ -192,10 +199,50 @@ static void start_work(struct sandbox *sandbox, enum vm_event_kind kind, const c
         free(work);
 }
 
+struct image_search {
+    struct base_id base;
+    char name[STORE_NAME_MAX + 1];
+};
+
+static void match_image(void *context, const struct doc *doc)
+{
+    struct image_search *search = context;
+    for (unsigned i = 0; i < doc->base_count && search->name[0] == '\0'; i++)
+        if (doc->bases[i].value == search->base.value)
+            snprintf(search->name, sizeof search->name, "%s", doc->name);
+}
+
+// How a VMM ended, and of which snapshot the memory was that it had mapped: what is damaged is there.
+static void describe_exit(struct sandbox *sandbox, const char *detail, char *text, size_t size)
+{
+    struct image_search search = {0};
+    if (detail == NULL || detail[0] == '\0')
+        detail = "the VMM ended by itself";
+    pthread_mutex_lock(&sandbox->all->lock);
+    search.base = sandbox->record.mapped;
+    pthread_mutex_unlock(&sandbox->all->lock);
+    if (search.base.value == 0 || strstr(detail, "memory image") == NULL) {
+        snprintf(text, size, "%s", detail);
+        return;
+    }
+    store_doc_list(sandbox->all->store, DOC_MACHINE, match_image, &search);
+    if (search.name[0] != '\0')
+        snprintf(text, size,
+                "%.120s (it goes on from snapshot \"%.40s\", image %llu; `ramet store check` says "
+                "what is damaged)",
+                detail, search.name, (unsigned long long)search.base.value);
+    else
+        snprintf(text, size,
+                "%.120s (image %llu, of a snapshot that was removed or has no name; `ramet store check` "
+                "says what is damaged)",
+                detail, (unsigned long long)search.base.value);
+}
+
 void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *detail)
 {
     struct sandbox *sandbox = context;
     struct sandboxes *all = sandbox->all;
+    char how[sizeof sandbox->exit_detail];
     switch (kind) {
     case VM_EVENT_GUEST_RESET:
     case VM_EVENT_GUEST_SHUTDOWN:
@@ -205,12 +252,12 @@ void sandbox_watch_event(void *context, enum vm_event_kind kind, const char *det
         pthread_mutex_unlock(&all->lock);
         break;
     case VM_EVENT_EXITED:
+        describe_exit(sandbox, detail, how, sizeof how);
         pthread_mutex_lock(&all->lock); // who waits for the guest's answer wants to know
-        snprintf(sandbox->exit_detail, sizeof sandbox->exit_detail, "%s",
-                detail == NULL || detail[0] == '\0' ? "the VMM ended by itself" : detail);
+        snprintf(sandbox->exit_detail, sizeof sandbox->exit_detail, "%s", how);
         pthread_cond_broadcast(&all->changed);
         pthread_mutex_unlock(&all->lock);
-        start_work(sandbox, kind, detail);
+        start_work(sandbox, kind, how);
         break;
     case VM_EVENT_IO_ERROR:
         start_work(sandbox, kind, detail);

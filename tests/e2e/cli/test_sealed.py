@@ -217,6 +217,7 @@ class Damage(SealedCase):
             said = result.stderr
         self.assertIn("memory image", said)
         self.assertIn("damaged", said)
+        self.assertIn('"mid"', said, "the snapshot is named")
         self.works("source", past)
         said = self.daemon.ramet("store", "check", status=1)
         for name in files:
