@@ -116,7 +116,7 @@ class Contexts(rig.Case):
         self.assertEqual((figure["stdout"], len(figure["results"])), ("after\n", 1))
         surrogate = self.run_code("raise Exception('\\ud8ff')")    # X04
         self.assertEqual(surrogate["error"]["value"], "\\ud8ff")
-        flood = self.good("!head -c 20000000 /dev/zero | tr '\\\\0' x; head -c 20000000 /dev/zero >&2")    # X01
+        flood = self.good("!head -c 6000000 /dev/zero | tr '\\\\0' x; head -c 6000000 /dev/zero >&2")    # X01
         self.assertTrue(flood["truncated"])
         self.assertEqual((len(flood["stdout"]), len(flood["stderr"])), (4 << 20, 4 << 20))
 
