@@ -273,6 +273,15 @@ void sandbox_confine_clean(struct sandboxes *all, const char *id)
     remove_io_folder(all, id);
 }
 
+void sandbox_confine_explain(struct sandbox *sandbox, const char *detail, char *ret_words, size_t capacity)
+{
+    const struct confinement *confinement = sandbox->all->confinement;
+    bool ended = confinement != NULL && confinement->cgroups != NULL &&
+                 cgroup_host_oom_kills(confinement->cgroups, sandbox->record.id) > 0;
+    snprintf(ret_words, capacity, "%s%s", ended ? "it had used up the memory of its control group: " : "",
+            detail);
+}
+
 struct stray_groups {
     struct sandboxes *all;
     bool (*wanted)(struct sandboxes *all, const char *id);

@@ -271,6 +271,8 @@ void sandbox_confine_close(struct sandboxes *all);
 // directory and the daemon's own user when the VMM is not confined.
 int sandbox_confine_io(
         struct sandbox *sandbox, char *ret_folder, size_t capacity, uid_t *ret_uid, struct error *err);
+// Adds to the words on how a VMM ended that the kernel ended it for its control group's limit.
+void sandbox_confine_explain(struct sandbox *sandbox, const char *detail, char *ret_words, size_t capacity);
 // Control groups that belong to no sandbox.
 void sandbox_confine_clean_strays(
         struct sandboxes *all, bool (*wanted)(struct sandboxes *all, const char *id));

@@ -52,6 +52,9 @@ static void handle_exit(struct sandbox *sandbox, const char *detail)
                 "the guest's kernel panicked (%s); `ramet start` boots it from its disk", panic);
         detail = words;
     }
+    char whole[256];
+    sandbox_confine_explain(sandbox, detail, whole, sizeof whole);
+    detail = whole;
     sandbox_set_end(sandbox, shut_down ? "the guest powered itself off" : detail);
     sandbox_log(sandbox->all, "sandbox %s: its VMM ended%s %s", sandbox->record.name,
             shut_down ? ", the guest powered itself off" : ":", shut_down ? "" : detail);

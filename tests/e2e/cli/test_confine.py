@@ -88,6 +88,7 @@ class Confine(rig.Case):
         self.attempts(late)
         for name in ("demo", "late"):    # and all this did it no harm
             self.assertEqual(self.daemon.ramet("exec", name, "echo fine"), "fine\n")
+        self.out_of_memory("late")
         self.assertNotEqual(self.my_groups(), set())
         self.daemon.ramet("rm", "demo", "late")
         self.assertEqual(self.my_groups(), set())
@@ -176,6 +177,21 @@ class Confine(rig.Case):
             other.stop()
             subprocess.run(["umount", "-l", other.run + "/mem"], capture_output=True)
         self.assertEqual({path for path in groups() if self.tag not in path and "sbx_" in path and not os.path.exists(path)}, set())
+
+    def out_of_memory(self, name):
+        """A VMM beyond its limit is ended by the kernel, and nothing else is; the reason says why."""
+        box = self.daemon.json("show", name)["id"]
+        limit, usage = next((f"{group}/{box}/{a}", f"{group}/{box}/{b}") for group in self.my_groups()
+                            for a, b in (("memory.limit_in_bytes", "memory.usage_in_bytes"), ("memory.max", "memory.current"))
+                            if os.path.exists(f"{group}/{box}/{a}"))
+        with open(usage) as file:
+            used = int(file.read())
+        with open(limit, "w") as file:
+            file.write(str(used + (16 << 20)))
+        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "python3 -c \"print(len(b'x' * (300 << 20)))\""], capture_output=True)
+        self.until(lambda: self.daemon.json("show", name)["state"] == "failed")
+        self.assertIn("used up the memory of its control group", self.daemon.json("show", name)["reason"])
+        self.daemon.ramet("start", name)
 
     # ---- upgrades ----
 
