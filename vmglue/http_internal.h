@@ -47,6 +47,11 @@ struct http_request {
     char content_type[128];
     char allow[64];
     int64_t stream_size;
+    char header[64], header_value[128]; // one more of the answer, "" = none
+    // The connection becomes something else: what it is called, who goes on with it.
+    const char *upgrade_to;
+    http_upgraded *upgraded;
+    void *upgrade_context;
     uint64_t quiet_since_ns;              // the connection's thread: last byte sent of an event stream
     struct http_request *next, *previous; // protected by the server's lock
 };

@@ -152,3 +152,20 @@ int http_reply_event_id(struct http_request *request, const char *id, const char
     free(block);
     return result;
 }
+
+void http_reply_header(struct http_request *request, const char *name, const char *value)
+{
+    snprintf(request->header, sizeof request->header, "%s", name);
+    snprintf(request->header_value, sizeof request->header_value, "%s", value);
+}
+
+void http_reply_upgrade(struct http_request *request, const char *protocol, const char *header,
+        const char *value, http_upgraded *upgraded, void *context)
+{
+    request->status = 101;
+    request->upgrade_to = protocol;
+    http_reply_header(request, header, value);
+    request->upgraded = upgraded;
+    request->upgrade_context = context;
+    begin(request);
+}

@@ -40,6 +40,14 @@ void *http_request_context(struct http_request *request)
     return request->server->config.context;
 }
 
+bool http_request_is_stopping(struct http_request *request)
+{
+    pthread_mutex_lock(&request->server->lock);
+    bool stopping = request->server->stopping;
+    pthread_mutex_unlock(&request->server->lock);
+    return stopping;
+}
+
 const char *http_request_header(struct http_request *request, const char *name)
 {
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
@@ -227,10 +235,32 @@ static ssize_t read_reply(void *context, uint64_t position, char *buffer, size_t
     }
 }
 
+// The connection's thread waits here as long as the other protocol is spoken.
+static void on_upgrade(void *context, struct MHD_Connection *connection, void *request_context,
+        const char *extra_in, size_t extra_in_size, MHD_socket fd, struct MHD_UpgradeResponseHandle *handle)
+{
+    struct http_request *request = context;
+    http_upgraded *upgraded = request->upgraded;
+    request->upgraded = NULL;
+    upgraded(request, request->upgrade_context, fd, extra_in, extra_in_size);
+    MHD_upgrade_action(handle, MHD_UPGRADE_ACTION_CLOSE);
+}
+
+static struct MHD_Response *upgrade_response(struct http_request *request)
+{
+    struct MHD_Response *response = MHD_create_response_for_upgrade(on_upgrade, request);
+    if (response == NULL)
+        return NULL;
+    MHD_add_response_header(response, "Upgrade", request->upgrade_to);
+    return response;
+}
+
 static enum MHD_Result queue_reply(struct http_request *request)
 {
     struct MHD_Response *response;
-    if (request->whole) {
+    if (request->upgrade_to != NULL) {
+        response = upgrade_response(request);
+    } else if (request->whole) {
         response = MHD_create_response_from_buffer(request->reply_size,
                 request->reply == NULL ? (void *)"" : request->reply,
                 MHD_RESPMEM_PERSISTENT); // freed with the request, after libmicrohttpd is done with it
@@ -244,6 +274,8 @@ static enum MHD_Result queue_reply(struct http_request *request)
     if (request->content_type[0] != '\0')
         MHD_add_response_header(response, "Content-Type", request->content_type);
     MHD_add_response_header(response, "X-Request-Id", request->id);
+    if (request->header[0] != '\0')
+        MHD_add_response_header(response, request->header, request->header_value);
     if (request->events)
         MHD_add_response_header(response, "Cache-Control", "no-store");
     if (request->status == 405)
@@ -312,6 +344,8 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
         http_pipe_break(request->out);
         pthread_join(request->thread, NULL);
     }
+    if (request->upgraded != NULL) // the client left before the answer
+        request->upgraded(request, request->upgrade_context, -1, NULL, 0);
     list_remove(request);
     if (server->config.on_request != NULL)
         server->config.on_request(server->config.context, request->id, request->method, request->path,
@@ -343,10 +377,11 @@ int http_server_start(
     pthread_mutex_init(&server->lock, NULL);
     server->listen_fd = dup(config->listen_fd);
     if (server->listen_fd >= 0)
-        server->daemon = MHD_start_daemon(
-                MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL, 0, NULL, NULL,
-                on_access, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
-                on_completed, server, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_END);
+        server->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION |
+                                                  MHD_USE_POLL | MHD_ALLOW_UPGRADE,
+                0, NULL, NULL, on_access, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
+                MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_CONNECTION_LIMIT,
+                (unsigned)CONNECTIONS_MAX, MHD_OPTION_END);
     if (server->daemon == NULL) {
         int code = errno == 0 ? -EIO : -errno;
         if (server->listen_fd >= 0)

@@ -55,6 +55,7 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity);
 // The client has closed its side or the server is stopping.
 bool http_request_is_gone(struct http_request *request);
+bool http_request_is_stopping(struct http_request *request); // the server alone
 // Waits for that, at most so long.
 bool http_request_wait_gone(struct http_request *request, unsigned wait_ms);
 
@@ -80,3 +81,13 @@ int http_reply_event(struct http_request *request, const char *event, json_t *da
 void http_reply_begin_events(struct http_request *request); // the head alone, when there is none yet
 // With an id that a client sends back (Last-Event-ID) when it connects again; NULL = none.
 int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data);
+
+// One more header of the answer; before it is begun.
+void http_reply_header(struct http_request *request, const char *name, const char *value);
+// Answers 101 with the header and hands the connection over: `upgraded` is called once, on the connection's
+// thread, with a non-blocking socket that it does not close, and the bytes that had come already; it blocks
+// as long as it likes. When the client left before, it is called with fd -1. Routes without HTTP_STREAM only.
+typedef void http_upgraded(
+        struct http_request *request, void *context, int fd, const void *bytes, size_t size);
+void http_reply_upgrade(struct http_request *request, const char *protocol, const char *header,
+        const char *value, http_upgraded *upgraded, void *context);

@@ -51,14 +51,93 @@ static int send_piece(void *context, const void *bytes, size_t size)
     return http_reply_write(reader->request, bytes, size);
 }
 
+struct range {
+    uint64_t offset, length;
+    bool from_end; // the last `length` bytes
+};
+
+// "bytes=2-4", "bytes=2-", "bytes=-3". What is another unit, several ranges or nonsense is not looked at, as
+// RFC 9110 has it.
+static bool take_range(const char *header, struct range *ret_range)
+{
+    unsigned long long first, last;
+    char rest;
+    *ret_range = (struct range){0};
+    if (header == NULL || strncmp(header, "bytes=", 6) != 0 ||
+            strspn(header + 6, "0123456789-") != strlen(header + 6))
+        return false;
+    header += 6;
+    if (header[0] == '-') {
+        ret_range->from_end = true;
+        if (sscanf(header + 1, "%llu%c", &last, &rest) != 1)
+            return false;
+        ret_range->length = last;
+        return true;
+    }
+    int fields = sscanf(header, "%llu-%llu%c", &first, &last, &rest);
+    const char *dash = strchr(header, '-');
+    if (fields < 1 || fields > 2 || dash == NULL || (fields == 1 && dash[1] != '\0') ||
+            (fields == 2 && last < first))
+        return false;
+    ret_range->offset = first;
+    ret_range->length = fields == 2 && last - first < UINT64_MAX ? last - first + 1 : UINT64_MAX;
+    return true;
+}
+
+// The file is asked for its size first: the answer's head names it. A file that is cut meanwhile breaks the
+// answer off.
+static void get_range(
+        struct http_request *request, struct sandbox_agent *use, const char *path, struct range range)
+{
+    struct read_context reader = {.request = request, .begun = true};
+    struct agent_stat stat;
+    struct error err;
+    char told[80];
+    if (agent_file_stat(use->agent, path, &stat, &err) < 0) {
+        reply_failure(request, use, &err);
+        return;
+    }
+    uint64_t size = stat.size_bytes;
+    if (range.from_end) {
+        range.length = range.length < size ? range.length : size;
+        range.offset = size - range.length;
+    }
+    if (S_ISREG(stat.mode) && (range.offset >= size || range.length == 0)) {
+        snprintf(told, sizeof told, "bytes */%llu", (unsigned long long)size);
+        http_reply_header(request, "Content-Range", told);
+        http_reply_error(request, 416, "validation.range",
+                "%.200s has %llu bytes: the range begins behind its end", path, (unsigned long long)size);
+        return;
+    }
+    range.length = range.length < size - range.offset ? range.length : size - range.offset;
+    snprintf(told, sizeof told, "bytes %llu-%llu/%llu", (unsigned long long)range.offset,
+            (unsigned long long)(range.offset + range.length - 1), (unsigned long long)size);
+    http_reply_header(request, "Content-Range", told);
+    if (S_ISREG(stat.mode))
+        http_reply_begin(request, 206, "application/octet-stream", (int64_t)range.length);
+    if (agent_file_read_range(
+                use->agent, path, range.offset, range.length, send_piece, &reader, &size, &err) < 0) {
+        if (S_ISREG(stat.mode))
+            http_reply_abort(request);
+        else
+            reply_failure(request, use, &err);
+    }
+}
+
 static void get_content(struct http_request *request)
 {
     struct read_context reader = {.request = request};
     struct sandbox_agent use;
+    struct range range;
     struct error err;
     const char *path;
     if (!begin(request, path_only, &use, &path))
         return;
+    if (take_range(http_request_header(request, "Range"), &range)) {
+        get_range(request, &use, path, range);
+        sandbox_agent_done(&use);
+        return;
+    }
     int r = agent_file_read(use.agent, path, send_piece, &reader, &err);
     if (r < 0 && reader.begun)
         http_reply_abort(request); // the length was not told: the client sees a broken transfer

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WATCHES_MAX = 8192 };
+enum { WATCHES_MAX = 8192, HALF_MS = 50 };
 
 static const uint32_t interest = IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |
                                  IN_DELETE_SELF | IN_MOVE_SELF | IN_EXCL_UNLINK | IN_DONT_FOLLOW;
@@ -189,7 +190,11 @@ int files_watch(const struct files_place *place, bool with_all_below)
             there = take(event, &from);
             at += sizeof *event + event->len;
         }
-        moved_away(&from); // both halves of a move come together
+        // The second half of a move is queued right behind the first, but not at the same moment
+        // (inotify(7)).
+        struct pollfd one = {.fd = inotify_fd, .events = POLLIN};
+        if (from.cookie != 0 && poll(&one, 1, HALF_MS) <= 0)
+            moved_away(&from);
     }
     report(AGENT_WATCH_REMOVED, place->path, "");
     return files_answer(0, NULL, "%s", "");

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs: commands in a sandbox that go on when nobody looks.
+#include "tools/ramet/cli.h"
+#include "tools/ramet/output.h"
+#include "tools/ramet/shell_quote.h"
+#include "vmglue/json_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char *job_path(const char *sandbox, const char *job, const char *after)
+{
+    char *path = cli_path("/v1/sandboxes/", sandbox, "/jobs"), *whole = NULL;
+    char *escaped = job == NULL ? NULL : client_escape(job);
+    if (asprintf(&whole, "%s%s%s%s", path, job == NULL ? "" : "/", job == NULL ? "" : escaped, after) < 0)
+        abort();
+    free(escaped);
+    free(path);
+    return whole;
+}
+
+static json_t *job_call(struct cli *cli, const struct verb *verb, const char *method, const char *sandbox,
+        const char *job, const char *after, json_t *body)
+{
+    char *path = job_path(sandbox, job, after);
+    json_t *json = cli_call(cli, verb, method, path, body);
+    free(path);
+    return json;
+}
+
+static const char *how_it_ended(const json_t *job, char *text, size_t size)
+{
+    if (strcmp(json_fields_get_text(job, "state"), "running") == 0)
+        return "running";
+    if (json_fields_get_bool(job, "out_of_memory"))
+        snprintf(text, size, "out of memory");
+    else if (json_fields_get_bool(job, "timed_out"))
+        snprintf(text, size, "timed out");
+    else
+        snprintf(text, size, "exit %lld", (long long)json_fields_get_int(job, "exit_code"));
+    return text;
+}
+
+static int print_job(struct cli *cli, json_t *json)
+{
+    char text[40];
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(json);
+    else
+        printf("job %lld%s%s: %s\n", (long long)json_fields_get_int(json, "id"),
+                json_fields_get_text(json, "name")[0] != '\0' ? " " : "", json_fields_get_text(json, "name"),
+                how_it_ended(json, text, sizeof text));
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static json_t *command_body(const struct verb *verb, const struct args *args)
+{
+    char *line = args->count == 2 ? strdup(args->items[1]) : shell_quote_join(args->items + 1);
+    json_t *command = json_string(line);
+    free(line);
+    if (command == NULL)
+        cli_fail_usage(verb, "the command is not UTF-8; put it into a script and copy that with `ramet cp`");
+    return command == NULL ? NULL : json_pack("{s:o}", "command", command);
+}
+
+static int start(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *name = NULL, *cwd = NULL, *user = NULL;
+    struct args_list env = {0};
+    bool good = true;
+    struct args_option options[] = {{"name", 'n', ARGS_TEXT, &name}, {"cwd", 'w', ARGS_TEXT, &cwd},
+            {"user", 'u', ARGS_TEXT, &user}, {"env", 'e', ARGS_LIST, &env}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 2, 4096, 1, &args, &status))
+        return status;
+    json_t *pairs = cli_pairs(verb, "env", &env, &good), *body = good ? command_body(verb, &args) : NULL;
+    if (body == NULL) {
+        json_decref(pairs);
+        return CLI_USAGE;
+    }
+    if (pairs != NULL)
+        json_object_set_new(body, "env", pairs);
+    const struct {
+        const char *field, *value;
+    } texts[] = {{"name", name}, {"cwd", cwd}, {"user", user}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (texts[i].value != NULL)
+            json_object_set_new(body, texts[i].field, json_string(texts[i].value));
+    return print_job(cli, job_call(cli, verb, "POST", args.items[0], NULL, "", body));
+}
+
+static int list(struct cli *cli, const struct verb *verb, char **argv)
+{
+    static const char *const heads[] = {"ID", "NAME", "STATE", "OUTPUT", "AGE", "COMMAND"};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    json_t *json = job_call(cli, verb, "GET", args.items[0], NULL, "", NULL), *job;
+    size_t index;
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json) {
+        cli_print_json(json_object_get(json, "jobs"));
+        json_decref(json);
+        return CLI_DONE;
+    }
+    struct table *table = table_create(6, heads);
+    json_array_foreach(json_object_get(json, "jobs"), index, job)
+    {
+        char id[24], state[40];
+        int64_t bytes = json_fields_get_int(json_object_get(job, "stdout"), "next_offset") +
+                        json_fields_get_int(json_object_get(job, "stderr"), "next_offset");
+        snprintf(id, sizeof id, "%lld", (long long)json_fields_get_int(job, "id"));
+        const char *cells[] = {id, json_fields_get_text(job, "name"), how_it_ended(job, state, sizeof state),
+                output_size((uint64_t)bytes), output_age(json_fields_get_text(job, "started_at")),
+                json_fields_get_text(job, "command")};
+        table_add(table, cells);
+    }
+    table_print(table);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+static int show(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    return print_job(cli, job_call(cli, verb, "GET", args.items[0], args.items[1], "", NULL));
+}
+
+// Passes its exit status on.
+static int wait_for(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    for (;;) {
+        json_t *json = job_call(cli, verb, "GET", args.items[0], args.items[1], "?wait_secs=60", NULL);
+        if (json == NULL)
+            return CLI_FAILED;
+        if (strcmp(json_fields_get_text(json, "state"), "running") != 0) {
+            status = (int)json_fields_get_int(json, "exit_code");
+            print_job(cli, json);
+            return status;
+        }
+        json_decref(json);
+    }
+}
+
+static void write_all(int fd, const char *bytes, size_t size)
+{
+    for (ssize_t written; size > 0; bytes += written, size -= (size_t)written)
+        if ((written = write(fd, bytes, size)) <= 0)
+            return; // a reader that has gone
+}
+
+static int show_events(const struct verb *verb, struct client *client)
+{
+    struct error err = {0};
+    char *event;
+    json_t *data;
+    int r;
+    while ((r = client_event(client, &event, &data, &err)) > 0) {
+        bool out = strcmp(event, "stdout") == 0, end = strcmp(event, "end") == 0,
+             error = strcmp(event, "error") == 0;
+        if (out || strcmp(event, "stderr") == 0) {
+            size_t size;
+            char *bytes = shell_quote_from_base64(json_fields_get_text(data, "base64"), &size);
+            write_all(out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
+            free(bytes);
+        } else if (strcmp(event, "gap") == 0) {
+            cli_note("ramet job logs: %lld bytes of %s are not kept any more",
+                    (long long)(json_fields_get_int(data, "to") - json_fields_get_int(data, "from")),
+                    json_fields_get_text(data, "stream"));
+        } else if (error) {
+            cli_fail(verb, "%s", json_fields_get_text(data, "message"));
+        }
+        free(event);
+        json_decref(data);
+        if (end || error)
+            return end ? CLI_DONE : CLI_FAILED;
+    }
+    return cli_fail(verb, "%s", r < 0 ? err.text : "the daemon ended; the job may go on");
+}
+
+static int logs(struct cli *cli, const struct verb *verb, char **argv)
+{
+    bool follow = false;
+    struct args_option options[] = {{"follow", 'f', ARGS_FLAG, &follow}, {0}};
+    struct args args;
+    struct client *client;
+    struct error err = {0};
+    json_t *failure = NULL;
+    int status, http_status;
+    if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
+        return status;
+    char *path = job_path(args.items[0], args.items[1],
+            follow ? "/logs?encoding=base64&follow=1" : "/logs?encoding=base64");
+    int r = client_open(cli_run_dir(cli), "GET", path, NULL, 0, &client, &err);
+    free(path);
+    if (r < 0)
+        return cli_fail(verb, "%s", err.text);
+    r = client_answer(client, &http_status, &err);
+    if (r == 0 && http_status >= 400)
+        r = client_error(client, http_status, &failure, &err);
+    status = r < 0 ? cli_fail_call(cli, verb, &err, failure) : show_events(verb, client);
+    client_close(client);
+    return status;
+}
+
+static int kill_job(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *name = NULL;
+    struct args_option options[] = {{"signal", 's', ARGS_TEXT, &name}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
+        return status;
+    char *end = NULL;
+    long number = name == NULL ? 0 : strtol(name, &end, 10);
+    json_t *signal = name == NULL                  ? json_string("TERM")
+                     : end != name && *end == '\0' ? json_integer(number)
+                                                   : json_string(name);
+    json_t *json = job_call(
+            cli, verb, "POST", args.items[0], args.items[1], "/signal", json_pack("{s:o}", "signal", signal));
+    json_decref(json);
+    return json == NULL ? CLI_FAILED : CLI_DONE;
+}
+
+static int remove_job(struct cli *cli, const struct verb *verb, char **argv)
+{
+    bool force = false;
+    struct args_option options[] = {{"force", 'f', ARGS_FLAG, &force}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
+        return status;
+    json_t *json = job_call(cli, verb, "DELETE", args.items[0], args.items[1], force ? "?kill=1" : "", NULL);
+    json_decref(json);
+    return json == NULL ? CLI_FAILED : CLI_DONE;
+}
+
+static const struct verb parts[] = {
+        {"job start", "job start NAME [--name JOB] [options] [--] COMMAND [ARGUMENT...]", "Start a job", NULL,
+                start},
+        {"job ls", "job ls NAME", "The sandbox's jobs, newest first", NULL, list},
+        {"job show", "job show NAME JOB", "One job", NULL, show},
+        {"job wait", "job wait NAME JOB", "Wait for its end and pass its exit status on", NULL, wait_for},
+        {"job logs", "job logs NAME JOB [--follow]",
+                "What it wrote, as far as it is kept (the last MiB of each stream)", NULL, logs},
+        {"job kill", "job kill NAME JOB [--signal TERM]", "Signal all its processes", NULL, kill_job},
+        {"job rm", "job rm NAME JOB [--force]", "Forget it and its log (with --force also while it runs)",
+                NULL, remove_job},
+        {0},
+};
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    return cli_run_part(cli, verb, parts, argv);
+}
+
+const struct verb verb_job = {"job", "job start|ls|show|wait|logs|kill|rm NAME ...",
+        "Commands in a sandbox that go on when nobody looks",
+        "  job start NAME [--name JOB] [-w FOLDER] [-u USER] [-e K=V] [--] COMMAND [ARGUMENT...]\n"
+        "  job ls NAME\n"
+        "  job show NAME JOB\n"
+        "  job wait NAME JOB              passes the job's exit status on\n"
+        "  job logs NAME JOB [--follow]\n"
+        "  job kill NAME JOB [--signal TERM]\n"
+        "  job rm NAME JOB [--force]\n"
+        "\n"
+        "JOB is a job's id or name. Jobs outlive the daemon and go on in snapshots and forks.\n",
+        run};

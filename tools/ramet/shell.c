@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// A terminal in a sandbox: this one's, in raw mode, over the API's WebSocket.
+#include "tools/ramet/cli.h"
+#include "tools/ramet/shell_quote.h"
+#include "vmglue/json_fields.h"
+#include "vmglue/unix_socket.h"
+#include "vmglue/websocket.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { HEAD_MAX = 16384, STATUS_GONE = 1 };
+
+struct shell {
+    const struct verb *verb;
+    int fd, signals;
+    struct websocket websocket;
+    struct termios before;
+    bool raw, exited, input_ended;
+    int status;
+};
+
+static bool send_all(int fd, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            return false;
+        at += sent;
+        size -= (size_t)sent;
+    }
+    return true;
+}
+
+static bool send_message(struct shell *shell, enum websocket_opcode opcode, void *bytes, size_t size)
+{
+    uint8_t mask[4], header[WEBSOCKET_HEADER_MAX];
+    if (getrandom(mask, sizeof mask, 0) != sizeof mask)
+        return false;
+    size_t head = websocket_header(opcode, size, mask, header);
+    websocket_mask(bytes, size, mask, 0);
+    return send_all(shell->fd, header, head) && send_all(shell->fd, bytes, size);
+}
+
+static void terminal_size(unsigned *rows, unsigned *columns)
+{
+    struct winsize size = {0};
+    bool known = ioctl(STDIN_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0;
+    *rows = known ? size.ws_row : 24;
+    *columns = known ? size.ws_col : 80;
+}
+
+static bool send_size(struct shell *shell)
+{
+    char text[100];
+    unsigned rows, columns;
+    terminal_size(&rows, &columns);
+    int length = snprintf(text, sizeof text, "{\"resize\":{\"rows\":%u,\"columns\":%u}}", rows, columns);
+    return send_message(shell, WEBSOCKET_TEXT, text, (size_t)length);
+}
+
+// The answer's head, up to and with the empty line; byte by byte, so that nothing behind it is taken.
+static bool read_head(int fd, char *head, size_t capacity)
+{
+    size_t size = 0;
+    while (size < 4 || memcmp(head + size - 4, "\r\n\r\n", 4) != 0) {
+        if (size + 1 >= capacity || recv(fd, head + size, 1, 0) != 1)
+            return false;
+        size++;
+    }
+    head[size] = '\0';
+    return true;
+}
+
+static int refused(const struct verb *verb, int fd, const char *head)
+{
+    char body[8192] = "";
+    const char *length_at = strcasestr(head, "\r\nContent-Length:");
+    size_t length = length_at == NULL ? 0 : strtoul(length_at + 17, NULL, 10), size = 0;
+    while (size < length && size < sizeof body - 1) {
+        ssize_t got = recv(fd, body + size, (length < sizeof body - 1 ? length : sizeof body - 1) - size, 0);
+        if (got <= 0)
+            break;
+        size += (size_t)got;
+    }
+    json_t *json = json_loads(body, 0, NULL);
+    const char *message = json_fields_get_text(json_object_get(json, "error"), "message");
+    int status = cli_fail(verb, "%s", message[0] != '\0' ? message : "the daemon refused it; see its log");
+    json_decref(json);
+    return status;
+}
+
+// Asks for the terminal. CLI_DONE: it is there.
+static int connect_shell(struct cli *cli, struct shell *shell, const char *path)
+{
+    char socket_path[PATH_MAX], request[8192], head[HEAD_MAX], accept[WEBSOCKET_KEY_BYTES];
+    uint8_t random[16];
+    snprintf(socket_path, sizeof socket_path, "%s/api.sock", cli_run_dir(cli));
+    if (unix_socket_connect(socket_path, SOCK_STREAM, &shell->fd) < 0)
+        return cli_fail(shell->verb, "no daemon answers at %s; `ramet up` starts one", socket_path);
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return cli_fail(shell->verb, "there are no random numbers");
+    char *key = shell_quote_base64((const char *)random, sizeof random);
+    int size = snprintf(request, sizeof request,
+            "GET %s HTTP/1.1\r\nHost: ramet\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n\r\n",
+            path, key);
+    int r = websocket_accept(key, accept);
+    free(key);
+    if (r < 0 || (size_t)size >= sizeof request)
+        return cli_fail_usage(shell->verb, "the command is too long for a terminal; put it into a script");
+    if (!send_all(shell->fd, request, (size_t)size) || !read_head(shell->fd, head, sizeof head))
+        return cli_fail(shell->verb, "the daemon broke the connection off; see its log");
+    if (strncmp(head, "HTTP/1.1 101", 12) != 0)
+        return refused(shell->verb, shell->fd, head);
+    if (strstr(head, accept) == NULL)
+        return cli_fail(shell->verb, "what answers at %s speaks no WebSocket", socket_path);
+    return CLI_DONE;
+}
+
+static void raw_terminal(struct shell *shell)
+{
+    struct termios raw;
+    if (!isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, &shell->before) < 0)
+        return;
+    raw = shell->before;
+    cfmakeraw(&raw);
+    shell->raw = tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) == 0;
+}
+
+static void cooked_terminal(struct shell *shell)
+{
+    if (shell->raw)
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &shell->before);
+    shell->raw = false;
+}
+
+static void show(const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t written = write(STDOUT_FILENO, at, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return;
+        at += written;
+        size -= (size_t)written;
+    }
+}
+
+static void take_text(struct shell *shell, const struct websocket_message *message)
+{
+    json_t *json = json_loadb((const char *)message->bytes, message->size, 0, NULL);
+    const json_t *end = json_object_get(json, "exit");
+    if (end != NULL) {
+        shell->exited = true;
+        shell->status = (int)json_fields_get_int(end, "exit_code");
+    }
+    json_decref(json);
+}
+
+// False: the connection is over.
+static bool take_message(struct shell *shell, const struct websocket_message *message)
+{
+    uint8_t copy[125];
+    switch (message->opcode) {
+    case WEBSOCKET_BINARY:
+        show(message->bytes, message->size);
+        return true;
+    case WEBSOCKET_TEXT:
+        take_text(shell, message);
+        return true;
+    case WEBSOCKET_PING:
+        memcpy(copy, message->bytes, message->size);
+        return send_message(shell, WEBSOCKET_PONG, copy, message->size);
+    case WEBSOCKET_CLOSE:
+        cooked_terminal(shell);
+        if (!shell->exited && message->size > 2)
+            cli_fail(shell->verb, "%.*s", (int)message->size - 2, (const char *)message->bytes + 2);
+        return false;
+    default:
+        return true;
+    }
+}
+
+static bool take_bytes(struct shell *shell)
+{
+    char bytes[65536];
+    ssize_t got = recv(shell->fd, bytes, sizeof bytes, 0);
+    if (got <= 0)
+        return got < 0 && errno == EINTR;
+    for (size_t done = 0; done < (size_t)got;) {
+        struct websocket_message message;
+        size_t taken;
+        int r = websocket_take(&shell->websocket, bytes + done, (size_t)got - done, &taken, &message);
+        done += taken;
+        if (r < 0 || (r > 0 && !take_message(shell, &message)))
+            return false;
+    }
+    return true;
+}
+
+// What is typed; at the end of a file or pipe the terminal's own end-of-file key.
+static bool take_typed(struct shell *shell)
+{
+    char bytes[32768];
+    ssize_t got = read(STDIN_FILENO, bytes, sizeof bytes);
+    if (got < 0 && errno == EINTR)
+        return true;
+    if (got <= 0) {
+        shell->input_ended = true;
+        bytes[0] = 4;
+        got = 1;
+    }
+    return send_message(shell, WEBSOCKET_BINARY, bytes, (size_t)got);
+}
+
+// False: a signal that ends this program.
+static bool take_signals(struct shell *shell)
+{
+    struct signalfd_siginfo info;
+    if (read(shell->signals, &info, sizeof info) != sizeof info)
+        return true;
+    return info.ssi_signo == SIGWINCH ? send_size(shell) : false;
+}
+
+static void serve(struct shell *shell)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGWINCH);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    shell->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    raw_terminal(shell);
+    for (bool open = shell->signals >= 0; open;) {
+        struct pollfd polls[3] = {{.fd = shell->fd, .events = POLLIN},
+                {.fd = shell->input_ended ? -1 : STDIN_FILENO, .events = POLLIN},
+                {.fd = shell->signals, .events = POLLIN}};
+        if (poll(polls, 3, -1) < 0 && errno != EINTR)
+            break;
+        if (polls[0].revents)
+            open = take_bytes(shell);
+        if (open && polls[1].revents)
+            open = take_typed(shell);
+        if (open && polls[2].revents)
+            open = take_signals(shell);
+    }
+    cooked_terminal(shell);
+}
+
+static char *shell_path(const char *name, const char *line, const char *user, const char *cwd)
+{
+    unsigned rows, columns;
+    terminal_size(&rows, &columns);
+    const char *term = getenv("TERM");
+    const struct {
+        const char *name, *value;
+    } words[] = {{"term", term != NULL && term[0] != '\0' ? term : "xterm-256color"}, {"command", line},
+            {"user", user}, {"cwd", cwd}};
+    char *path, *before = cli_path("/v1/sandboxes/", name, "/exec/pty");
+    if (asprintf(&path, "%s?rows=%u&columns=%u", before, rows, columns) < 0)
+        abort();
+    free(before);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (words[i].value == NULL)
+            continue;
+        char *value = client_escape(words[i].value), *longer;
+        if (asprintf(&longer, "%s&%s=%s", path, words[i].name, value) < 0)
+            abort();
+        free(value);
+        free(path);
+        path = longer;
+    }
+    return path;
+}
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *user = NULL, *cwd = NULL;
+    struct args_option options[] = {{"user", 'u', ARGS_TEXT, &user}, {"cwd", 'w', ARGS_TEXT, &cwd}, {0}};
+    struct shell shell = {.verb = verb, .fd = -1, .status = STATUS_GONE};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 4096, 1, &args, &status))
+        return status;
+    char *line = args.count == 1   ? NULL
+                 : args.count == 2 ? strdup(args.items[1])
+                                   : shell_quote_join(args.items + 1);
+    char *path = shell_path(args.items[0], line, user, cwd);
+    websocket_init(&shell.websocket, false);
+    status = connect_shell(cli, &shell, path);
+    if (status == CLI_DONE) {
+        serve(&shell);
+        status = shell.status;
+    }
+    if (shell.fd >= 0)
+        close(shell.fd);
+    websocket_free(&shell.websocket);
+    free(path);
+    free(line);
+    return status;
+}
+
+const struct verb verb_shell = {"shell", "shell NAME [options] [--] [COMMAND [ARGUMENT...]]",
+        "A terminal in a sandbox: the user's login shell, or a command",
+        "  -w, --cwd FOLDER   default: the user's home\n"
+        "  -u, --user NAME    default: user\n"
+        "\n"
+        "Every key goes to the sandbox, Ctrl-C too; the terminal's size follows this one's. The shell's "
+        "exit\n"
+        "status is passed on. When the connection breaks the shell there gets SIGHUP, as when a line is hung "
+        "up.\n",
+        run};

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs in a sandbox: commands that go on when their caller leaves. Their logs are read whole or followed as
+// server-sent events, whose ids are the offsets of both streams: a client that connects again misses nothing
+// that is kept, and is told of what is not ("gap").
+#include "vmglue/json_fields.h"
+#include "vmglue/route_exec.h"
+#include "vmglue/route_json.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double WAIT_MAX_SECS = 3600;
+
+static json_t *log_json(const struct agent_job_log *log)
+{
+    return json_pack(
+            "{s:I, s:I}", "first_offset", (json_int_t)log->first, "next_offset", (json_int_t)log->end);
+}
+
+static json_t *job_json(const struct agent_job *job)
+{
+    json_t *json = json_pack("{s:I, s:o, s:o, s:s, s:i, s:o, s:o, s:I, s:o, s:o}", "id", (json_int_t)job->id,
+            "name", job->name[0] == '\0' ? json_null() : json_fields_text(job->name, strlen(job->name)),
+            "command", json_fields_text(job->command, strlen(job->command)), "state",
+            job->running ? "running" : "ended", "pid", job->pid, "started_at",
+            json_fields_time(job->started_ns), "ended_at", json_fields_time(job->ended_ns), "duration_ms",
+            (json_int_t)job->duration_ms, "stdout", log_json(&job->out), "stderr", log_json(&job->err));
+    if (job->running)
+        return json;
+    json_object_set_new(json, "exit_code", json_integer(job->exit_code));
+    json_object_set_new(json, "timed_out", json_boolean(job->timed_out));
+    if (job->signal != 0)
+        json_object_set_new(json, "signal", json_integer(job->signal));
+    if (job->out_of_memory)
+        json_object_set_new(json, "out_of_memory", json_true());
+    return json;
+}
+
+static void start_job(struct http_request *request)
+{
+    static const char *const more[] = {"name", NULL};
+    struct route_exec call = {.request = request};
+    struct agent_job job;
+    struct error err;
+    json_t *body;
+    if (route_exec_begin(&call, more, &body)) {
+        const char *name = NULL;
+        int r = json_fields_string(body, "name", &name, &err);
+        if (r >= 0 && name != NULL && name[0] >= '0' && name[0] <= '9')
+            r = error_set(&err, -EINVAL,
+                    "field \"name\": a job's name does not begin with a digit, as its id does");
+        if (r >= 0)
+            r = agent_job_start(call.use.agent, &call.exec, name, &job, &err);
+        if (r < 0) {
+            sandbox_agent_failed(&call.use, &err);
+            http_reply_failure(request, "job", &err);
+        } else {
+            http_reply_json(request, 201, job_json(&job));
+        }
+    }
+    route_exec_end(&call);
+}
+
+// The agent, and the job that the path names by its id or name. On failure it has replied.
+static bool begin(struct http_request *request, const char *const *known, struct sandbox_agent *ret_use,
+        struct agent_job *ret_job)
+{
+    struct error err;
+    int r = http_request_check_query(request, known, &err);
+    if (r == 0)
+        r = sandbox_agent_use(
+                service_of(request)->sandboxes, http_request_param(request, "name"), ret_use, &err);
+    if (r < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return false;
+    }
+    const char *text = ret_job == NULL ? NULL : http_request_param(request, "id");
+    char *end = NULL;
+    unsigned long id = text == NULL ? 0 : strtoul(text, &end, 10);
+    if (text != NULL && text[0] >= '0' && text[0] <= '9')
+        r = *end != '\0' || id == 0 || id > UINT32_MAX
+                    ? error_set(&err, -ENOENT, "\"%.60s\" is no job's id", text)
+                    : agent_job_get(ret_use->agent, (uint32_t)id, ret_job, &err);
+    else if (text != NULL)
+        r = agent_job_find(ret_use->agent, text, ret_job, &err);
+    if (r < 0) {
+        sandbox_agent_failed(ret_use, &err);
+        http_reply_failure(request, "job", &err);
+        sandbox_agent_done(ret_use);
+    }
+    return r >= 0;
+}
+
+static void reply_failure(struct http_request *request, struct sandbox_agent *use, struct error *err)
+{
+    sandbox_agent_failed(use, err);
+    http_reply_failure(request, "job", err);
+}
+
+static void add_job(void *context, const struct agent_job *job)
+{
+    json_array_append_new(context, job_json(job));
+}
+
+static void list_jobs(struct http_request *request)
+{
+    static const char *const known[] = {NULL};
+    struct sandbox_agent use;
+    struct error err;
+    if (!begin(request, known, &use, NULL))
+        return;
+    json_t *jobs = json_array();
+    if (agent_job_list(use.agent, add_job, jobs, &err) < 0) {
+        json_decref(jobs);
+        reply_failure(request, &use, &err);
+    } else {
+        http_reply_json(request, 200, json_pack("{s:o}", "jobs", jobs));
+    }
+    sandbox_agent_done(&use);
+}
+
+// With wait_secs the answer comes when it ended, or the time is over: "state" says which.
+static void get_job(struct http_request *request)
+{
+    static const char *const known[] = {"wait_secs", NULL};
+    struct sandbox_agent use;
+    struct agent_job job;
+    struct error err;
+    const char *text = http_request_query(request, "wait_secs");
+    char *end = NULL;
+    double secs = text == NULL ? 0 : strtod(text, &end);
+    if (text != NULL && (end == text || *end != '\0' || !(secs >= 0 && secs <= WAIT_MAX_SECS))) {
+        http_reply_error(request, 400, "validation.invalid",
+                "query parameter wait_secs must be a number from 0 to %.0f", WAIT_MAX_SECS);
+        return;
+    }
+    if (!begin(request, known, &use, &job))
+        return;
+    int r = 0;
+    if (job.running && secs > 0) {
+        r = agent_job_wait(use.agent, job.id, (unsigned)(secs * 1000) + 1, &job, &err);
+        if (r == -ETIMEDOUT)
+            r = agent_job_get(use.agent, job.id, &job, &err);
+    }
+    if (r < 0)
+        reply_failure(request, &use, &err);
+    else
+        http_reply_json(request, 200, job_json(&job));
+    sandbox_agent_done(&use);
+}
+
+static void delete_job(struct http_request *request)
+{
+    static const char *const known[] = {"kill", NULL};
+    struct sandbox_agent use;
+    struct agent_job job;
+    struct error err;
+    const char *kill = http_request_query(request, "kill");
+    if (!begin(request, known, &use, &job))
+        return;
+    if (agent_job_remove(use.agent, job.id, kill != NULL && strcmp(kill, "1") == 0, &err) < 0)
+        reply_failure(request, &use, &err);
+    else
+        http_reply_empty(request, 204);
+    sandbox_agent_done(&use);
+}
+
+// "TERM", "SIGTERM" or 15.
+static int take_signal(const json_t *body, int *ret_signal, struct error *err)
+{
+    const json_t *value = json_object_get(body, "signal");
+    const char *text = json_string_value(value);
+    if (value == NULL)
+        return 0;
+    if (json_is_integer(value) && json_integer_value(value) >= 1 && json_integer_value(value) <= 64) {
+        *ret_signal = (int)json_integer_value(value);
+        return 0;
+    }
+    if (text != NULL && strncmp(text, "SIG", 3) == 0)
+        text += 3;
+    for (int number = 1; text != NULL && number < 32; number++) {
+        const char *name = sigabbrev_np(number);
+        if (name != NULL && strcmp(name, text) == 0) {
+            *ret_signal = number;
+            return 0;
+        }
+    }
+    return error_set(err, -EINVAL, "field \"signal\" must be a signal's name (\"TERM\") or number (1 to 64)");
+}
+
+static void signal_job(struct http_request *request)
+{
+    static const char *const known[] = {"signal", "whole", NULL}, *const no_query[] = {NULL};
+    struct sandbox_agent use;
+    struct agent_job job;
+    struct error err;
+    json_t *body;
+    int number = SIGTERM;
+    bool whole = true;
+    int r = route_json_body(request, known, &body, &err);
+    if (r >= 0)
+        r = take_signal(body, &number, &err);
+    if (r >= 0)
+        r = json_fields_bool(body, "whole", &whole, &err);
+    if (r < 0) {
+        http_reply_failure(request, "job", &err);
+        return;
+    }
+    if (!begin(request, no_query, &use, &job))
+        return;
+    if (agent_job_signal(use.agent, job.id, number, whole, &err) < 0)
+        reply_failure(request, &use, &err);
+    else
+        http_reply_empty(request, 204);
+    sandbox_agent_done(&use);
+}
+
+struct log_reader {
+    struct http_request *request;
+    bool base64;
+    uint64_t next[3]; // offset behind what was sent, per stream
+    struct route_exec_rest rest[3];
+};
+
+static int send_event(struct log_reader *reader, const char *event, json_t *data)
+{
+    char id[60];
+    snprintf(id, sizeof id, "%llu.%llu", (unsigned long long)reader->next[1],
+            (unsigned long long)reader->next[2]);
+    return http_reply_event_id(reader->request, id, event, data);
+}
+
+static int send_text(struct log_reader *reader, int stream, const char *bytes, size_t size)
+{
+    if (size == 0)
+        return 0;
+    json_t *data = route_exec_text(bytes, size, reader->base64);
+    json_object_set_new(data, "offset", json_integer((json_int_t)reader->next[stream]));
+    reader->next[stream] += size;
+    return send_event(reader, stream == 1 ? "stdout" : "stderr", data);
+}
+
+static int send_piece(void *context, int stream, uint64_t offset, const void *bytes, size_t size)
+{
+    struct log_reader *reader = context;
+    uint64_t expected = reader->next[stream] + reader->rest[stream].size;
+    int r = 0;
+    if (offset != expected) {
+        r = send_text(reader, stream, reader->rest[stream].bytes, reader->rest[stream].size);
+        reader->rest[stream].size = 0;
+        json_t *gap = json_pack("{s:s, s:I, s:I}", "stream", stream == 1 ? "stdout" : "stderr", "from",
+                (json_int_t)reader->next[stream], "to", (json_int_t)offset);
+        reader->next[stream] = offset;
+        if (r == 0)
+            r = send_event(reader, "gap", gap);
+    }
+    char *text;
+    size_t whole = route_exec_cut(&reader->rest[stream], bytes, size, &text);
+    if (r == 0)
+        r = send_text(reader, stream, text, whole);
+    free(text);
+    return r;
+}
+
+static bool is_gone(void *context)
+{
+    return http_request_is_gone(((struct log_reader *)context)->request);
+}
+
+static int take_offset(
+        struct http_request *request, const char *name, uint64_t *ret_offset, struct error *err)
+{
+    const char *text = http_request_query(request, name);
+    if (text != NULL && strcmp(text, "end") == 0) {
+        *ret_offset = UINT64_MAX;
+        return 0;
+    }
+    int r = route_json_query_uint(request, name, ret_offset, err);
+    return r < 0 ? r : 0;
+}
+
+// Last-Event-ID ("OUT.ERR") goes over the query's offsets.
+static int take_offsets(struct http_request *request, struct agent_job_logs *logs, struct error *err)
+{
+    int r = take_offset(request, "stdout", &logs->out_offset, err);
+    if (r == 0)
+        r = take_offset(request, "stderr", &logs->err_offset, err);
+    const char *last = http_request_header(request, "Last-Event-ID");
+    unsigned long long out, error;
+    char rest;
+    if (r < 0 || last == NULL)
+        return r;
+    if (sscanf(last, "%llu.%llu%c", &out, &error, &rest) != 2)
+        return error_set(err, -EINVAL, "the header Last-Event-ID \"%.40s\" is no id of this stream", last);
+    logs->out_offset = out;
+    logs->err_offset = error;
+    return 0;
+}
+
+static void begin_reader(
+        struct log_reader *reader, const struct agent_job_logs *logs, const struct agent_job *job)
+{
+    reader->next[1] = logs->out_offset < job->out.end ? logs->out_offset : job->out.end;
+    reader->next[2] = logs->err_offset < job->err.end ? logs->err_offset : job->err.end;
+}
+
+// Events stdout, stderr, gap, and at last "end" with the job. Without follow it ends with what there is.
+static void job_logs(struct http_request *request)
+{
+    static const char *const known[] = {"follow", "stdout", "stderr", "encoding", NULL};
+    struct log_reader reader = {.request = request};
+    struct agent_job_logs logs = {.sink = send_piece, .context = &reader, .cancelled = is_gone};
+    struct sandbox_agent use;
+    struct agent_job job;
+    struct error err;
+    const char *follow = http_request_query(request, "follow"),
+               *encoding = http_request_query(request, "encoding");
+    int r = take_offsets(request, &logs, &err);
+    if (r == 0 && encoding != NULL && strcmp(encoding, "base64") != 0 && strcmp(encoding, "text") != 0)
+        r = error_set(&err, -EINVAL, "query parameter encoding must be text or base64");
+    if (r < 0) {
+        http_reply_failure(request, "job", &err);
+        return;
+    }
+    if (!begin(request, known, &use, &job))
+        return;
+    logs.id = job.id;
+    logs.follow = follow != NULL && strcmp(follow, "1") == 0;
+    reader.base64 = encoding != NULL && strcmp(encoding, "base64") == 0;
+    begin_reader(&reader, &logs, &job);
+    http_reply_begin_events(request);
+    r = agent_job_logs(use.agent, &logs, &job, &err);
+    for (int stream = 1; stream <= 2 && r == 0; stream++)
+        send_text(&reader, stream, reader.rest[stream].bytes, reader.rest[stream].size);
+    if (r == 0) {
+        send_event(&reader, "end", job_json(&job));
+    } else {
+        bool retryable;
+        char code[64];
+        sandbox_agent_failed(&use, &err);
+        http_route_status("job", err.code, code, sizeof code, &retryable);
+        http_reply_event(request, "error",
+                json_pack("{s:s, s:s, s:s}", "code", code, "message", err.text, "request_id",
+                        http_request_id(request)));
+    }
+    sandbox_agent_done(&use);
+}
+
+const struct http_route routes_jobs[] = {
+        {"POST", "/v1/sandboxes/{name}/jobs", 0, start_job},
+        {"GET", "/v1/sandboxes/{name}/jobs", 0, list_jobs},
+        {"GET", "/v1/sandboxes/{name}/jobs/{id}", 0, get_job},
+        {"DELETE", "/v1/sandboxes/{name}/jobs/{id}", 0, delete_job},
+        {"POST", "/v1/sandboxes/{name}/jobs/{id}/signal", 0, signal_job},
+        {"GET", "/v1/sandboxes/{name}/jobs/{id}/logs", HTTP_STREAM, job_logs},
+        {0},
+};
