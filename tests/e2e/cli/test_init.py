@@ -33,12 +33,12 @@ class Init(rig.Case):
         self.assertEqual(self.sh("one", f"cat /proc/{agent}/cgroup").strip(), "0::/..")
         self.assertEqual(self.sh("one", f"cat /proc/{agent}/oom_score_adj").strip(), "-1000")
         # A unit that counts, in memory and on disk, is frozen and forked with everything else.
-        self.sh("one", "systemd-run --unit=counter bash -c 'while :; do echo $((++i)) > /root/count; sleep 0.05; done'")
-        self.sh("one", "while [ \"$(cat /root/count 2>/dev/null || echo 0)\" -lt 3 ]; do sleep 0.05; done")
-        before = int(self.sh("one", "cat /root/count"))
+        self.sh("one", "systemd-run --unit=counter bash -c 'while :; do echo $((++i)) > /srv/count; sleep 0.05; done'")
+        self.sh("one", "while [ \"$(cat /srv/count 2>/dev/null || echo 0)\" -lt 3 ]; do sleep 0.05; done")
+        before = int(self.sh("one", "cat /srv/count"))
         self.daemon.ramet("fork", "one", "--name", "two")
         for name in ("one", "two"):
-            self.sh(name, f"while [ $(cat /root/count) -le {before + 3} ]; do sleep 0.05; done")
+            self.sh(name, f"while [ $(cat /srv/count) -le {before + 3} ]; do sleep 0.05; done")
             self.assertEqual(self.sh(name, "systemctl is-active counter").strip(), "active")
         ids = {self.sh(name, "cat /etc/machine-id; hostname") for name in ("one", "two")}
         self.assertEqual(len(ids), 2)
