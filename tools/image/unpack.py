@@ -21,6 +21,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zlib
 
 PIECE = 1 << 20
@@ -81,8 +82,7 @@ def compression(head):
 
 def by_program(program, source, work, limit):
     """Decompresses by a program into a nameless file."""
-    file = open(os.path.join(work, "plain"), "w+b")
-    os.unlink(file.name)
+    file = tempfile.TemporaryFile(dir=work)
     try:
         child = subprocess.Popen([program, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except FileNotFoundError:
@@ -185,7 +185,7 @@ class Layer:
             self.whiteout(folder, base)
             return
         if path != "/":
-            os.makedirs(folder, exist_ok=True)
+            os.makedirs(os.path.realpath(folder), exist_ok=True)    # a link may lead to what is not there yet
         self.make_room(path, entry)
         try:
             self.make(tar, entry, path)
@@ -321,8 +321,7 @@ class Archive:
         self.fd, size = os.open(path, os.O_RDONLY | os.O_CLOEXEC), os.stat(path).st_size
         self.work, self.limit = work, limit
         if compression(os.pread(self.fd, 8, 0)):
-            whole = open(os.path.join(work, "archive"), "w+b")
-            os.unlink(whole.name)
+            whole = tempfile.TemporaryFile(dir=work)
             shutil.copyfileobj(Digested(plain(self.fd, 0, size, work, limit), "sha256", limit), whole, PIECE)
             whole.flush()
             self.fd = os.dup(whole.fileno())
