@@ -245,7 +245,12 @@ static void run_confined(
     struct vm_process_identity identity;
     struct error err;
     int pid_fd;
-    if (vm_process_spawn(&spawn, &identity, &pid_fd, &err) < 0)
+    int result = vm_process_spawn(&spawn, &identity, &pid_fd, &err);
+    if (result == -EPERM) { // root of a container that may not mount
+        print_message("skipped: %s\n", err.text);
+        skip();
+    }
+    if (result < 0)
         fail_msg("%s", err.text);
     assert_int_equal(vm_process_wait(pid_fd, 60000), 0);
     close(pid_fd);
@@ -309,7 +314,12 @@ static void a_failed_start_says_where(void **state)
             .working_dir = "/nowhere",
             .log_path = log,
             .confine = &confined};
-    assert_int_equal(vm_process_spawn(&spawn, &identity, &pid_fd, &err), -ENOENT);
+    int result = vm_process_spawn(&spawn, &identity, &pid_fd, &err);
+    if (result == -EPERM) {
+        print_message("skipped: %s\n", err.text);
+        skip();
+    }
+    assert_int_equal(result, -ENOENT);
     spawn.working_dir = "/";
     assert_int_equal(vm_confine_add(&confined, "/nowhere", "/given", true, &err), 0);
     assert_int_equal(vm_process_spawn(&spawn, &identity, &pid_fd, &err), -ENOENT);
