@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// usage: machine_bench [--quick] [--json FILE] [--others N] [start] [pause] [memory]
+// usage: machine_bench [--quick] [--json FILE] [--others N] [start] [pause] [memory] [branch]
 // With --others, everything is measured beside N idle machines (growth), and rows say so.
 // Prints JSON rows (and writes them to FILE); progress goes to standard error. Medians of interleaved
 // measurements.
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 {
     const char *json_path = NULL;
     unsigned count = 0;
-    bool quick = false, start = false, pause_part = false, memory = false;
+    bool quick = false, start = false, pause_part = false, memory = false, branch = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             quick = true;
@@ -93,9 +93,11 @@ int main(int argc, char **argv)
             pause_part = true;
         else if (strcmp(argv[i], "memory") == 0)
             memory = true;
+        else if (strcmp(argv[i], "branch") == 0)
+            branch = true;
         else {
-            fprintf(stderr,
-                    "usage: machine_bench [--quick] [--json FILE] [--others N] [start] [pause] [memory]\n");
+            fprintf(stderr, "usage: machine_bench [--quick] [--json FILE] [--others N] [start] [pause] "
+                            "[memory] [branch]\n");
             return 2;
         }
     }
@@ -103,13 +105,15 @@ int main(int argc, char **argv)
     rig_open(&rig, "bench");
     struct bench bench = {.rig = &rig, .quick = quick, .others = count, .rows = json_array()};
     struct others *others = others_start(&rig, count);
-    bool all = !start && !pause_part && !memory;
+    bool all = !start && !pause_part && !memory && !branch;
     if (all || start)
         bench_start(&bench);
     if (all || pause_part)
         bench_pause(&bench);
     if (all || memory)
         bench_memory(&bench);
+    if (all || branch)
+        bench_branch(&bench);
     others_end(others);
     rig_close(&rig);
     json_dumpf(bench.rows, stdout, JSON_INDENT(1));

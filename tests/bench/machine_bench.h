@@ -36,3 +36,4 @@ void bench_forget_image(struct rig *rig, struct base_id image); // drops its pag
 void bench_start(struct bench *bench);
 void bench_pause(struct bench *bench);
 void bench_memory(struct bench *bench);
+void bench_branch(struct bench *bench);
