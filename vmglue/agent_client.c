@@ -125,8 +125,10 @@ static int exec_serve(struct exec_run *run, struct error *err)
         if (now >= run->deadline_ns)
             return error_set(err, -ETIMEDOUT,
                     "the guest did not end the command within its time limit of %u ms", exec->timeout_ms);
-        uint64_t left_ms = run->deadline_ns == UINT64_MAX ? 3600000 : (run->deadline_ns - now) / 1000000 + 1;
-        unsigned wait_ms = left_ms > 3600000 ? 3600000 : (unsigned)left_ms;
+        uint64_t left_ms =
+                run->deadline_ns == UINT64_MAX ? UINT64_MAX : (run->deadline_ns - now) / 1000000 + 1;
+        unsigned wait_ms = agent_quiet_ms(run->call.agent);
+        wait_ms = left_ms < wait_ms ? (unsigned)left_ms : wait_ms;
         if (exec->cancelled != NULL && !run->cancel_sent) {
             if (exec->cancelled(exec->context)) {
                 agent_call_cancel(&run->call);
@@ -145,8 +147,12 @@ static int exec_serve(struct exec_run *run, struct error *err)
             break;
         case AGENT_EVENT_DONE:
             return 0;
-        default:
-            break; // the time limit, or time to ask whether to cancel
+        default: { // the time limit, or time to ask whether to cancel
+            int silent = agent_check_silence(run->call.agent, err);
+            if (silent < 0)
+                return silent;
+            break;
+        }
         }
     }
 }

@@ -156,6 +156,7 @@ static int receive(struct agent *agent)
     struct agent_frame frame;
     int result = 0;
     pthread_mutex_lock(&agent->lock);
+    agent->heard_ns = agent_clock_ns();
     while (result == 0 && agent_decoder_next(&agent->decoder, &frame))
         result = take_frame_locked(agent, &frame);
     pthread_mutex_unlock(&agent->lock);
@@ -287,6 +288,9 @@ int agent_connect(const char *socket_path, unsigned timeout_ms, struct agent **r
     agent->version = hello.version;
     agent->was_frozen = hello.state & AGENT_STATE_FROZEN;
     agent->round_trip_ns = hello.round_trip_ns;
+    agent->heard_ns = agent_clock_ns();
+    agent->quiet_ms = AGENT_QUIET_MS;
+    agent->answer_ms = AGENT_ANSWER_MS;
     agent->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (agent->wake_fd < 0 || pthread_create(&agent->thread, NULL, io_main, agent) != 0) {
         agent_free(agent);
@@ -364,4 +368,44 @@ void agent_note_round_trip(struct agent *agent, uint64_t ns)
     if (ns < agent->round_trip_ns)
         agent->round_trip_ns = ns;
     pthread_mutex_unlock(&agent->lock);
+}
+
+void agent_set_patience(struct agent *agent, unsigned quiet_ms, unsigned answer_ms)
+{
+    pthread_mutex_lock(&agent->lock);
+    agent->quiet_ms = quiet_ms;
+    agent->answer_ms = answer_ms;
+    pthread_mutex_unlock(&agent->lock);
+}
+
+unsigned agent_quiet_ms(struct agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    unsigned quiet_ms = agent->quiet_ms;
+    pthread_mutex_unlock(&agent->lock);
+    return quiet_ms;
+}
+
+// A machine that is held still (a snapshot is taken) owes no answer.
+static bool is_silent(struct agent *agent, unsigned for_ms)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool silent = !agent->gate_shut && agent->failure == 0 &&
+                  agent_clock_ns() - agent->heard_ns >= (uint64_t)for_ms * 1000000;
+    pthread_mutex_unlock(&agent->lock);
+    return silent;
+}
+
+int agent_check_silence(struct agent *agent, struct error *err)
+{
+    pthread_mutex_lock(&agent->lock);
+    unsigned quiet_ms = agent->quiet_ms, answer_ms = agent->answer_ms;
+    pthread_mutex_unlock(&agent->lock);
+    if (!is_silent(agent, quiet_ms) || agent_ping(agent, answer_ms, NULL) != -ETIMEDOUT ||
+            !is_silent(agent, answer_ms))
+        return 0;
+    return error_set(err, -ETIMEDOUT,
+            "the agent in the machine has not answered for %u s: it was stopped or killed there, or the "
+            "machine hangs",
+            (quiet_ms + answer_ms) / 1000);
 }

@@ -87,6 +87,12 @@ int agent_call_upload(struct agent *agent, enum agent_operation operation, struc
 // Shut: frames of calls that do not pass it are kept. -EBUSY: it is shut already.
 int agent_gate_shut(struct agent *agent);
 void agent_gate_open(struct agent *agent);
+// For calls that wait without a limit. When nothing at all has come for a while the guest is pinged;
+// -ETIMEDOUT with words when it does not answer, though nobody holds it still. Else 0.
+int agent_check_silence(struct agent *agent, struct error *err);
+enum { AGENT_QUIET_MS = 30000, AGENT_ANSWER_MS = 60000 }; // how long "a while" and the answer may be
+void agent_set_patience(struct agent *agent, unsigned quiet_ms, unsigned answer_ms); // tests have less
+unsigned agent_quiet_ms(struct agent *agent);
 uint64_t agent_best_round_trip_ns(struct agent *agent);
 void agent_note_round_trip(struct agent *agent, uint64_t ns);
 uint64_t agent_clock_ns(void); // CLOCK_MONOTONIC

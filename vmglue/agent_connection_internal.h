@@ -41,6 +41,8 @@ struct agent {
     unsigned users; // calls begun and not ended
     struct agent_call *calls;
     uint64_t round_trip_ns;
+    uint64_t heard_ns; // when anything came last
+    unsigned quiet_ms, answer_ms;
     struct agent_pump *pumps; // taken out by the I/O thread alone
     unsigned pump_count;
     unsigned version; // never changes

@@ -177,17 +177,20 @@ static int serve_logs(struct agent_call *call, const struct agent_job_logs *logs
     unsigned silent_ms = 0;
     for (;;) {
         struct agent_piece *piece;
+        int result;
         if (logs->cancelled != NULL && logs->cancelled(logs->context))
             return error_set(err, -ECANCELED, "the reading of the job's log was given up");
         int event = agent_call_wait(call, LOG_POLL_MS, false, &piece);
         if (event == AGENT_EVENT_DONE)
             return 0;
         if (event == AGENT_EVENT_PIECE) {
-            int result = give_record(logs, piece, err);
+            result = give_record(logs, piece, err);
             agent_call_taken(call, piece);
             if (result < 0)
                 return result;
             silent_ms = 0;
+        } else if ((result = agent_check_silence(call->agent, err)) < 0) {
+            return result;
         } else if (!logs->follow && (silent_ms += LOG_POLL_MS) >= AGENT_CALL_DEFAULT_MS) {
             return error_set(err, -ETIMEDOUT, "the guest did not answer within %d ms", AGENT_CALL_DEFAULT_MS);
         }

@@ -190,9 +190,12 @@ static int serve_watch(struct agent_call *call, struct watching *watching, struc
         int event = agent_call_wait(call, WATCH_POLL_MS, false, &piece);
         if (event == AGENT_EVENT_DONE)
             return agent_call_result(call, &fields, err);
+        int result = event == AGENT_EVENT_PIECE ? 0 : agent_check_silence(call->agent, err);
+        if (result < 0)
+            return result;
         if (event != AGENT_EVENT_PIECE)
             continue;
-        int result = take_events(watching, piece->bytes, piece->size);
+        result = take_events(watching, piece->bytes, piece->size);
         agent_call_taken(call, piece);
         if (result < 0)
             return error_set(err, result, "the watching was given up");

@@ -2,6 +2,8 @@
 // Sessions that end in the middle of things, and peers that do not keep to the protocol.
 #include "tests/unit/agent_raw.h"
 
+#include "vmglue/agent_connection.h"
+
 #include <pthread.h>
 
 static void wait_for_file(struct guest *guest, const char *name, const char *content)
@@ -312,6 +314,37 @@ static void a_daemon_of_an_older_release_is_served(void **state)
     take_back(guest, &raw);
 }
 
+static int no_log(void *context, int stream, uint64_t offset, const void *bytes, size_t size)
+{
+    return 0;
+}
+
+static void V07_a_silent_agent_ends_calls_that_have_no_limit(void **state)
+{
+    struct guest other;
+    struct error err;
+    struct agent_exec_result result;
+    struct agent_job job;
+    guest_start(&other, 0);
+    agent_set_patience(other.agent, 100, 300);
+    // Quiet for longer than the patience, but alive.
+    struct agent_exec exec = {.shell_command = "sleep 1.2; echo done"};
+    assert_int_equal(agent_exec_run(other.agent, &exec, &result, &err), 0);
+    assert_string_equal(result.out, "done\n");
+    agent_exec_result_free(&result);
+    exec.shell_command = "sleep 1000";
+    assert_int_equal(agent_job_start(other.agent, &exec, NULL, &job, &err), 0);
+    assert_int_equal(kill(other.pid, SIGSTOP), 0);
+    assert_int_equal(agent_exec_run(other.agent, &exec, &result, &err), -ETIMEDOUT);
+    assert_non_null(strstr(err.text, "has not answered"));
+    struct agent_job_logs logs = {.id = job.id, .follow = true, .sink = no_log};
+    assert_int_equal(agent_job_logs(other.agent, &logs, &job, &err), -ETIMEDOUT);
+    assert_int_equal(kill(other.pid, SIGCONT), 0);
+    // What was given up is not there any more when it wakes up; the next call is answered.
+    assert_shell(&other, "echo alive", 0, "alive\n");
+    guest_stop(&other);
+}
+
 static void silence_is_a_timeout(void **state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -338,6 +371,7 @@ int main(void)
             cmocka_unit_test(calls_end_when_the_guest_goes),
             cmocka_unit_test(an_agent_of_an_older_snapshot_is_asked_what_it_knows),
             cmocka_unit_test(a_daemon_of_an_older_release_is_served),
+            cmocka_unit_test(V07_a_silent_agent_ends_calls_that_have_no_limit),
             cmocka_unit_test(silence_is_a_timeout),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
