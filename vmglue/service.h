@@ -34,7 +34,7 @@ struct service {
 extern const struct http_route routes_store[], routes_volumes[], routes_ranges[], routes_snapshots[],
         routes_transfers[];
 extern const struct http_route routes_life[], routes_events[];
-extern const struct http_route routes_jobs[], routes_pty[], routes_watch[];
+extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], routes_ports[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
         routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[];
 // All of them, NULL-terminated.

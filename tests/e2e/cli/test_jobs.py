@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs, terminals and files of a real machine, by the API and the command line."""
+import hashlib
+import http.client
 import json
 import os
 import pty
 import select
 import socket
 import struct
+import subprocess
 import threading
 import time
 
@@ -107,7 +110,31 @@ class Jobs(rig.Case):
         self.A09_terminals_that_close_badly()
         self.shell_verb()
         self.files()
+        self.ports()
         self.forks_have_their_own_jobs()
+
+    def ports(self):
+        self.sh("mkdir -p www; head -c 3000000 /dev/urandom > www/big; sha256sum < www/big > sum")
+        self.daemon.ramet("job", "start", "--name", "web", "box", "cd www; exec python3 -m http.server 8000 --bind 127.0.0.1")
+        forward = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "forward", "box", "0:8000"],
+                                   stdout=subprocess.PIPE, text=True)
+        try:
+            port = int(forward.stdout.readline().split()[0].split(":")[1])
+            self.sh("for i in $(seq 400); do python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8000))' "
+                    "2> /dev/null && exit 0; done; exit 1")
+            for _ in range(2):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=rig.HANG_SECS)
+                connection.request("GET", "/big")
+                body = connection.getresponse().read()
+                self.assertEqual(hashlib.sha256(body).hexdigest(), self.sh("cut -d' ' -f1 sum").strip())
+                connection.close()
+        finally:
+            forward.kill()
+            forward.wait()
+            forward.stdout.close()
+        answer = self.daemon.call("GET", "/v1/sandboxes/box/ports/8001", headers={"Connection": "Upgrade", "Upgrade": "tcp"})
+        self.assertEqual((answer.status, answer.code), (502, "port.refused"))
+        self.daemon.ramet("job", "rm", "--force", "box", "web")
 
     def jobs(self):
         call = self.daemon.call
