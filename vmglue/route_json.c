@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/route_json.h"
 
+#include "snapshot/working_set.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -93,6 +94,8 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
         struct base_info base;
         if (store_base_get(service->store, doc->bases[i], &base) != 0)
             continue;
+        if (base.kind == VOLUME_MEMORY && memory > 0)
+            continue; // what its memory is likely to share most with
         logical += base.size_bytes;
         memory += base.kind == VOLUME_MEMORY ? base.size_bytes : 0;
     }
@@ -101,6 +104,7 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
         static const char *const members[] = {
                 "cpus", "memory_mb", "network", "labels", "template", "build", "defaults"};
         json_object_set_new(json, "memory_bytes", json_integer((json_int_t)memory));
+        json_object_set_new(json, "working_set", json_boolean(working_set_exists(service->store, doc->id)));
         for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
             if (json_object_get(body, members[i]) != NULL)
                 json_object_set(json, members[i], json_object_get(body, members[i]));

@@ -3,6 +3,7 @@
 
 #include "vmglue/contexts.h"
 #include "vmglue/prefetch.h"
+#include "vmglue/sandbox_steps.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -151,8 +152,10 @@ static int wake(
     int r = other ? sandbox_network_apply(sandbox, err) : 0;
     if (r == 0)
         r = vm_continue(sandbox->vm, err);
+    sandbox_step(sandbox, STEP_POOL_CONTINUED);
     if (r == 0)
         r = sandbox_vm_identify(sandbox, err);
+    sandbox_step(sandbox, STEP_POOL_WOKEN);
     if (r == 0)
         r = sandbox_set_running(sandbox, started_ns, "pool", TXN_DURABLE, err);
     return r;
@@ -288,10 +291,12 @@ static int park(struct sandbox *sandbox, struct error *err)
         r = vm_pause(sandbox->vm, PAUSE_TIMEOUT_MS, err);
     if (r < 0)
         return r;
+    sandbox_step(sandbox, STEP_POOL_STANDS);
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
     record.state = SANDBOX_PARKED;
     r = sandbox_record_commit(sandbox, &record, 0, err);
     sandbox_record_free(&record);
+    sandbox_step(sandbox, STEP_POOL_PARKED);
     return r;
 }
 

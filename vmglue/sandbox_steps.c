@@ -41,6 +41,10 @@ static const char *const names[STEP_COUNT] = {
         [STEP_REMOVE_RECORDED] = "rm.recorded",
         [STEP_REMOVE_ENDED] = "rm.ended",
         [STEP_REMOVE_DELETED] = "rm.deleted",
+        [STEP_POOL_STANDS] = "pool.stands",
+        [STEP_POOL_PARKED] = "pool.parked",
+        [STEP_POOL_CONTINUED] = "pool.continued",
+        [STEP_POOL_WOKEN] = "pool.woken",
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -41,6 +41,10 @@ enum sandbox_step {
     STEP_REMOVE_RECORDED,
     STEP_REMOVE_ENDED,
     STEP_REMOVE_DELETED,
+    STEP_POOL_STANDS, // of a machine for the pool: frozen, its vCPUs stopped
+    STEP_POOL_PARKED,
+    STEP_POOL_CONTINUED, // of a create that takes one
+    STEP_POOL_WOKEN,
     STEP_COUNT,
 };
 

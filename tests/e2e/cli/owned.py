@@ -129,7 +129,9 @@ class Owned:
         found += [f"volume {v['id']} belongs to {v['sandbox']}" for v in volumes if v["sandbox"] not in names]
         store = self.daemon.call("GET", "/v1/store").json
         kept = sum(b.get("memory_kept", False) for b in boxes)
-        snapshots = len(self.daemon.call("GET", "/v1/snapshots").json["snapshots"])
-        if store["docs"] != len(boxes) + snapshots + kept:
-            found.append(f"{store['docs']} docs for {len(boxes)} sandboxes, {snapshots} snapshots and {kept} kept memories")
+        listed = self.daemon.call("GET", "/v1/snapshots").json["snapshots"]
+        snapshots, sets = len(listed), sum(s.get("working_set", False) for s in listed)
+        if store["docs"] != len(boxes) + snapshots + kept + sets:
+            found.append(f"{store['docs']} docs for {len(boxes)} sandboxes, {snapshots} snapshots, {sets} working sets and "
+                         f"{kept} kept memories")
         return found

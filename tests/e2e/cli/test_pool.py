@@ -5,6 +5,7 @@ import signal
 import time
 
 import rig
+from owned import Owned
 
 # Draws all the time, as any process of a template may: every line is a draw of the kernel's, then one of its own state.
 DRAW = r"""
@@ -107,6 +108,73 @@ class Pool(rig.Case):
         self.assertEqual(self.sh("three", "hostname").strip(), "three")
         shown = self.daemon.call("GET", "/v1/pool").json
         self.assertEqual([(s["name"], s["taken"], s["missed"]) for s in shown["snapshots"]], [("base", 2, 2)])
+
+    def images(self, pid):
+        """The memory images that a VMM maps, writable for itself alone: inodes of our mount."""
+        device = os.stat(self.daemon.run + "/mem").st_dev
+        with open(f"/proc/{pid}/maps") as maps:
+            lines = [line.split() for line in maps]
+        return {words[4] for words in lines if words[1] == "rw-p" and
+                words[3] == f"{os.major(device):02x}:{os.minor(device):02x}"}
+
+    def test_shares(self):
+        """A session that went on from its own memory maps the snapshot that it came from, and its own over it."""
+        self.make_template()
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        self.assertTrue(self.daemon.json("snapshots", "show", "base")["working_set"])
+        self.assertEqual(len(self.images(self.daemon.json("show", "one")["pid"])), 1)
+        before = self.sh("one", "echo mine > /dev/shm/mine; cat draws | md5sum; wc -c < draws").split()
+        for _ in range(2):
+            self.daemon.ramet("stop", "one")
+            self.daemon.ramet("start", "one")
+            self.assertEqual(len(self.images(self.daemon.json("show", "one")["pid"])), 2)
+            self.assertEqual(self.sh("one", "cat /dev/shm/mine").strip(), "mine")
+            self.assertEqual(self.sh("one", f"head -c {before[2]} draws | md5sum").split()[0], before[0])
+        # Its snapshots stay whole when the one that it came from is gone; and the daemon finds its way with both.
+        self.daemon.ramet("snapshot", "one", "--name", "later")
+        shown = self.daemon.json("snapshots", "show", "later")
+        self.assertEqual(shown["memory_bytes"], shown["memory_mb"] << 20)
+        self.daemon.ramet("snapshots", "rm", "base")
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.sh("one", "cat /dev/shm/mine").strip(), "mine")
+        late = self.create("late", "later")
+        self.assertEqual(len(self.images(late["pid"])), 2)
+        self.assertEqual(self.sh("late", "cat /dev/shm/mine").strip(), "mine")
+
+    def die_at(self, step):
+        self.daemon.stop()
+        os.environ["RAMET_TEST_STOP_AT"] = step
+        try:
+            self.daemon.start()
+        finally:
+            del os.environ["RAMET_TEST_STOP_AT"]
+        self.create("x")
+        self.create("y")    # from here on there is a pool
+        if step in ("pool.continued", "pool.woken"):
+            self.until(lambda: self.parked() == 1, "a parked machine")
+            with self.assertRaises((OSError, rig.http.client.HTTPException)):
+                self.daemon.call("POST", "/v1/sandboxes", {"name": "never", "from": "base"})
+        self.assertEqual(self.daemon.process.wait(rig.HANG_SECS), -signal.SIGKILL)
+        self.daemon.start()
+        self.assertEqual(self.hidden(), [], step)
+        self.assertEqual(self.boxes(), ["x", "y"], step)
+        for name in ("x", "y"):
+            self.assertEqual(self.sh(name, "hostname").strip(), name)
+            self.daemon.ramet("rm", "--force", name)
+
+    def test_dies(self):
+        """The daemon dies at each step of the pool: nobody gets a machine that is half awake, and none is left."""
+        owned = Owned(self.daemon, ("agent-base",))
+        self.make_template()
+        self.daemon.stop()
+        self.daemon.start()    # the pool begins anew: nothing is parked
+        owned.learn()
+        for name in ("one", "two"):
+            self.daemon.ramet("rm", "--force", name)
+        for step in ("pool.stands", "pool.parked", "pool.continued", "pool.woken"):
+            self.die_at(step)
+            self.assertEqual(owned.problems(), [], step)
 
     def test_ends(self):
         """Nothing of the pool outlives its template, its daemon, or its own VMM."""
