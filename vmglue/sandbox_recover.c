@@ -141,6 +141,7 @@ static void end_stray(void *context, pid_t pid, const char *id)
         sandbox_log(all, "the left-over process %d of %s cannot be ended: %s", (int)pid, id, err.text);
     else
         sandbox_log(all, "the left-over process %d of %s was ended", (int)pid, id);
+    sandbox_vm_clean(all, id); // what could not be taken away while it ran
 }
 
 static void clean_folders(struct sandboxes *all)

@@ -123,7 +123,7 @@ class Pool(rig.Case):
         self.until(lambda: self.parked() == 1, "a parked machine")
         self.assertTrue(self.daemon.json("snapshots", "show", "base")["working_set"])
         self.assertEqual(len(self.images(self.daemon.json("show", "one")["pid"])), 1)
-        before = self.sh("one", "echo mine > /dev/shm/mine; cat draws | md5sum; wc -c < draws").split()
+        before = self.sh("one", "echo mine > /dev/shm/mine; n=$(wc -c < draws); head -c $n draws | md5sum; echo $n").split()
         for _ in range(2):
             self.daemon.ramet("stop", "one")
             self.daemon.ramet("start", "one")
