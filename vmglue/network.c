@@ -5,43 +5,39 @@
 #include "vmglue/network_link.h"
 #include "vmglue/network_nft.h"
 #include "vmglue/network_rules.h"
+#include "vmglue/network_table.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define NAME_PREFIX "rmt" // of the host's interfaces
-enum { ID_PREFIX_SIZE = 4, ID_SIZE = 32, TAG_SIZE = 64, MARK = 0x52000000, MARK_BITS = 0x00ffffff };
+enum { ID_PREFIX_SIZE = 4, ID_SIZE = 32, TAG_SIZE = 64 };
 
 struct cable {
     struct cable *next; // (lock)
     char id[ID_SIZE];
     int netns_fd;
-    bool outside;
+    bool outside; // changed by calls on this sandbox alone, which do not overlap
 };
 
 struct network {
     struct network_config config;
     char tag[TAG_SIZE];
-    struct network_rules_host host;
     struct network_dns *dns;
-    pthread_mutex_t lock; // guards what is marked (lock)
-    struct cable *cables; // (lock)
-    pthread_mutex_t
-            rules;    // rank above lock; held while the table comes and goes: guards what is marked (rules)
-    bool table_ready; // (rules)
-    bool settled;     // (rules) every cable of this store is known
-    bool able[2];     // (rules) without, with a way out
+    struct network_table *table;
+    pthread_mutex_t lock;     // guards what is marked (lock)
+    struct cable *cables;     // (lock)
+    pthread_mutex_t try_lock; // held while the host is tried: guards what is marked (try)
+    bool able[2];             // (try) without, with a way out
 };
 
 __attribute__((format(printf, 2, 3))) static void say(struct network *network, const char *format, ...)
@@ -62,85 +58,12 @@ static void name_of(const char *id, char ret_name[NETWORK_RULES_NAME_SIZE])
             strlen(id) > ID_PREFIX_SIZE ? id + ID_PREFIX_SIZE : "");
 }
 
-// ---- rules ----
-
-static int run_text(char *text, struct error *err)
-{
-    int r = text == NULL ? error_set(err, -ENOMEM, "no memory for the rules of a network")
-                         : network_nft_run(text, err);
-    free(text);
-    return r;
-}
-
-// With the base when it is not there, or not any more: somebody may have flushed the host's whole ruleset.
-static int run_rules_locked(struct network *network, char *text, struct error *err)
-{
-    int r = text == NULL ? -ENOMEM : 0;
-    for (unsigned attempt = 0; text != NULL && attempt < 2; attempt++) {
-        r = network->table_ready ? 0 : run_text(network_rules_base(&network->host), err);
-        network->table_ready = r == 0;
-        if (r == 0)
-            r = network_nft_run(text, err);
-        if (r != -ENOENT)
-            break;
-        network->table_ready = false;
-    }
-    free(text);
-    return r;
-}
-
-static int run_rules(struct network *network, char *text, struct error *err)
-{
-    pthread_mutex_lock(&network->rules);
-    int r = run_rules_locked(network, text, err);
-    pthread_mutex_unlock(&network->rules);
-    return r;
-}
-
-static int apply(struct network *network, const char *name, uint32_t address,
-        const struct network_policy *policy, struct error *err)
-{
-    struct network_rules_guest guest = {.address = address};
-    // Unlike the one before, also when that was another daemon's.
-    if (getrandom(&guest.mark, sizeof guest.mark, 0) != sizeof guest.mark)
-        return error_set(err, -EIO, "the kernel gives no random bytes");
-    guest.mark = MARK | (guest.mark & MARK_BITS);
-    snprintf(guest.name, sizeof guest.name, "%s", name);
-    return run_rules(network, network_rules_guest(&network->host, &guest, policy), err);
-}
-
 // Called by the name server.
 static int admit(void *context, const char *name, const uint32_t *addresses, unsigned count, uint16_t port,
         unsigned seconds)
 {
     struct network *network = context;
-    return run_text(network_rules_admit(&network->host, name, addresses, count, port, seconds), NULL);
-}
-
-static bool leads_outside_locked(struct network *network)
-{
-    for (struct cable *cable = network->cables; cable != NULL; cable = cable->next)
-        if (cable->outside)
-            return true;
-    return false;
-}
-
-static void remove_rules(struct network *network, const char *name)
-{
-    struct error err;
-    char drop[2 * NETWORK_RULES_TABLE_SIZE + 48];
-    pthread_mutex_lock(&network->rules);
-    pthread_mutex_lock(&network->lock);
-    bool last = network->settled && !leads_outside_locked(network);
-    pthread_mutex_unlock(&network->lock);
-    // Added first, so that its absence is no failure.
-    snprintf(drop, sizeof drop, "add table inet %1$s\ndelete table inet %1$s\n", network->host.table);
-    int r = last ? network_nft_run(drop, &err) : run_text(network_rules_remove(&network->host, name), &err);
-    if (last || r == -ENOENT)
-        network->table_ready = false;
-    pthread_mutex_unlock(&network->rules);
-    if (r < 0)
-        say(network, "network rules of %s cannot be removed: %s", name, err.text);
+    return network_table_admit(network->table, name, addresses, count, port, seconds);
 }
 
 // ---- the way out ----
@@ -175,13 +98,6 @@ static int switch_forwarding_on(struct network *network, struct error *err)
     return 0;
 }
 
-static void note_outside(struct network *network, struct cable *cable, bool outside)
-{
-    pthread_mutex_lock(&network->lock);
-    cable->outside = outside;
-    pthread_mutex_unlock(&network->lock);
-}
-
 static int serve_names(
         struct network *network, int netns_fd, const char *name, const struct network_policy *policy)
 {
@@ -198,8 +114,8 @@ static void lead_in(struct network *network, struct cable *cable)
     name_of(cable->id, name);
     network_dns_forget(network->dns, name);
     network_link_remove(name);
-    note_outside(network, cable, false);
-    remove_rules(network, name);
+    cable->outside = false;
+    network_table_remove(network->table, name);
     network_link_run(cable->netns_fd, inside_remove, NULL);
 }
 
@@ -213,14 +129,14 @@ static int lead_out(
     snprintf(alias, sizeof alias, "%s/%s", network->tag, cable->id);
     struct network_link_pair pair = {.name = name,
             .alias = alias,
-            .range = network->host.range,
-            .prefix = network->host.prefix,
+            .range = network->config.range,
+            .prefix = network->config.prefix,
             .first = (unsigned)strtoul(name + sizeof NAME_PREFIX - 1, NULL, 16) & 0xffff,
             .ret_address = &address};
-    note_outside(network, cable, true); // the table stays from here on
+    cable->outside = true;
     int r = switch_forwarding_on(network, err);
     if (r == 0)
-        r = run_rules(network, network_rules_close(&network->host, name), err);
+        r = network_table_close(network->table, name, err);
     if (r == 0)
         r = network_link_connect(cable->netns_fd, &pair, err);
     if (r == 0 && (r = network_link_run(cable->netns_fd, inside_rules, &inside)) < 0)
@@ -229,7 +145,7 @@ static int lead_out(
     if (r == 0 && (r = serve_names(network, cable->netns_fd, name, policy)) < 0)
         error_set(err, r, "the sandbox's name server cannot listen: %s", strerror(-r));
     if (r == 0)
-        r = apply(network, name, address, policy, err);
+        r = network_table_apply(network->table, name, address, policy, err);
     if (r < 0)
         lead_in(network, cable);
     return r;
@@ -288,28 +204,6 @@ int network_attach(struct network *network, const char *id, const struct network
     return 0;
 }
 
-struct rule_search {
-    char word[32];
-    bool found;
-};
-
-static void look_for_word(void *context, const char *line)
-{
-    struct rule_search *search = context;
-    search->found = search->found || strstr(line, search->word) != NULL;
-}
-
-// Whether the policy's rules still stand: a change may have been cut short, and somebody may have flushed the
-// host's ruleset while no daemon ran.
-static bool has_rules(struct network *network, const char *name, const struct network_policy *policy)
-{
-    char text[NETWORK_RULES_TABLE_SIZE + 64];
-    struct rule_search search = {.found = false};
-    snprintf(search.word, sizeof search.word, "%016" PRIx64, network_policy_digest(policy));
-    snprintf(text, sizeof text, "list chain inet %s out_%s\n", network->host.table, name);
-    return network_nft_list(text, look_for_word, &search, NULL) == 0 && search.found;
-}
-
 // What stands is kept, with the connections that it allowed.
 static int adopt_outside(
         struct network *network, struct cable *cable, const struct network_policy *policy, struct error *err)
@@ -321,8 +215,8 @@ static int adopt_outside(
         lead_in(network, cable);
         return lead_out(network, cable, policy, err);
     }
-    note_outside(network, cable, true);
-    int r = has_rules(network, name, policy) ? 0 : apply(network, name, address, policy, err);
+    cable->outside = true;
+    int r = network_table_adopt(network->table, name, address, policy, err);
     if (r == 0 && (r = serve_names(network, cable->netns_fd, name, policy)) < 0)
         error_set(err, r, "the sandbox's name server cannot listen: %s", strerror(-r));
     return r;
@@ -358,7 +252,7 @@ int network_change(
     name_of(id, name);
     if (cable == NULL)
         return policy->kind == NETWORK_NONE ? 0
-                                            : error_set(err, -ENOTCONN,
+                                            : error_set(err, -EBUSY,
                                                       "this machine was started without a network cable; "
                                                       "stop it and start it again");
     if (policy->kind == NETWORK_NONE) {
@@ -375,7 +269,7 @@ int network_change(
         r = network_link_address(cable->netns_fd, &address);
     if (r < 0)
         return error_set(err, r, "the sandbox's network cannot be changed: %s", strerror(-r));
-    return apply(network, name, address, policy, err);
+    return network_table_apply(network->table, name, address, policy, err);
 }
 
 static void forget_cable(struct network *network, struct cable *cable)
@@ -401,7 +295,7 @@ void network_detach(struct network *network, const char *id)
     if (cable != NULL)
         forget_cable(network, cable);
     if (outside || r == 0)
-        remove_rules(network, name);
+        network_table_remove(network->table, name);
 }
 
 // ---- left-overs ----
@@ -429,42 +323,40 @@ static void sweep_link(void *context, const char *name, const char *alias)
         keep_id(sweep, alias + size + 1);
 }
 
-static void sweep_chain(void *context, const char *line)
+static void sweep_rules(void *context, const char *name)
 {
-    char name[16], id[ID_SIZE];
-    if (sscanf(line, " chain out_" NAME_PREFIX "%12[0-9a-z] {", name) != 1)
+    char id[ID_SIZE];
+    if (strncmp(name, NAME_PREFIX, sizeof NAME_PREFIX - 1) != 0)
         return;
-    snprintf(id, sizeof id, "sbx_%s", name);
+    snprintf(id, sizeof id, "sbx_%s", name + sizeof NAME_PREFIX - 1);
     keep_id(context, id);
 }
 
 void network_sweep(struct network *network, bool (*wanted)(void *context, const char *id), void *context)
 {
     struct sweep sweep = {.network = network};
-    char text[2 * NETWORK_RULES_TABLE_SIZE + 48], name[NETWORK_RULES_NAME_SIZE];
+    char name[NETWORK_RULES_NAME_SIZE];
     network_link_list(sweep_link, &sweep);
-    snprintf(text, sizeof text, "list table inet %s\n", network->host.table);
-    bool table = network_nft_list(text, sweep_chain, &sweep, NULL) == 0;
-    pthread_mutex_lock(&network->rules);
-    network->settled = true;
-    pthread_mutex_unlock(&network->rules);
+    size_t links = sweep.count;
+    network_table_list(network->table, sweep_rules, &sweep);
     for (size_t i = 0; i < sweep.count; i++) {
-        if (wanted(context, sweep.ids[i]))
-            continue;
         name_of(sweep.ids[i], name);
-        network_detach(network, sweep.ids[i]);
-        remove_rules(network, name);
+        if (!wanted(context, sweep.ids[i])) {
+            network_detach(network, sweep.ids[i]);
+            network_table_remove(network->table, name);
+        } else if (i < links && find(network, sweep.ids[i]) == NULL) {
+            network_table_close(network->table, name, NULL); // it runs, but could not be taken over
+        }
     }
-    if (table && sweep.count == 0)
-        remove_rules(network, NAME_PREFIX);
     free(sweep.ids);
+    network_table_settle(network->table);
 }
 
 // ---- what this host can ----
 
 static int check_range(const struct network *network, struct error *err)
 {
-    uint32_t mask = UINT32_MAX << (32 - network->host.prefix);
+    uint32_t mask = UINT32_MAX << (32 - network->config.prefix);
     struct ifaddrs *list = NULL;
     int r = 0;
     if (getifaddrs(&list) < 0)
@@ -475,7 +367,7 @@ static int check_range(const struct network *network, struct error *err)
                 strncmp(at->ifa_name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0)
             continue;
         memcpy(&address, at->ifa_addr, sizeof address);
-        if (((ntohl(address.sin_addr.s_addr) ^ network->host.range) & mask) == 0)
+        if (((ntohl(address.sin_addr.s_addr) ^ network->config.range) & mask) == 0)
             r = error_set(err, -EADDRINUSE,
                     "the host's interface %s has an address in the range of the sandboxes' networks; give "
                     "the "
@@ -489,26 +381,19 @@ static int check_range(const struct network *network, struct error *err)
 // Everything that a sandbox with a way out needs, made and taken away again.
 static int try_outside(struct network *network, int netns_fd, struct error *err)
 {
-    struct network_rules_host host = network->host;
-    char drop[2 * NETWORK_RULES_TABLE_SIZE + 48], name[NETWORK_RULES_NAME_SIZE];
+    char name[NETWORK_RULES_NAME_SIZE];
     uint32_t address;
-    snprintf(host.table, sizeof host.table, "ramet_try_%d", (int)getpid());
     snprintf(name, sizeof name, "rmy%d", (int)getpid());
-    snprintf(drop, sizeof drop, "delete table inet %s\n", host.table);
     struct network_link_pair pair = {.name = name,
             .alias = "ramet-try",
-            .range = host.range,
-            .prefix = host.prefix,
+            .range = network->config.range,
+            .prefix = network->config.prefix,
             .ret_address = &address};
     int r = check_range(network, err);
     if (r == 0)
         r = switch_forwarding_on(network, err);
-    if (r == 0 && (r = run_text(network_rules_base(&host), err)) < 0)
-        return error_prefix(err,
-                "the kernel's nftables (nf_tables, nft_chain_nat, nft_masq, nft_reject_inet) "
-                "cannot be used");
     if (r == 0)
-        network_nft_run(drop, NULL);
+        r = network_table_try(network->table, err);
     if (r == 0)
         r = network_link_connect(netns_fd, &pair, err);
     if (r == 0)
@@ -519,7 +404,7 @@ static int try_outside(struct network *network, int netns_fd, struct error *err)
 int network_able(struct network *network, bool outside, struct error *err)
 {
     int netns_fd, tap_fd, r = 0;
-    pthread_mutex_lock(&network->rules);
+    pthread_mutex_lock(&network->try_lock);
     if (!network->able[outside]) {
         r = network_link_create(&netns_fd, &tap_fd, err);
         if (r == 0) {
@@ -529,7 +414,7 @@ int network_able(struct network *network, bool outside, struct error *err)
         }
         network->able[outside] = r == 0;
     }
-    pthread_mutex_unlock(&network->rules);
+    pthread_mutex_unlock(&network->try_lock);
     return r;
 }
 
@@ -546,17 +431,18 @@ int network_open(const struct network_config *config, struct network **ret_netwo
     if (network == NULL)
         return error_set(err, -ENOMEM, "no memory");
     network->config = *config;
-    network->config.resolver = NULL; // the name server's
-    network->host = (struct network_rules_host){
-            .range = config->range, .prefix = config->prefix, .private_networks = config->private_networks};
     snprintf(network->tag, sizeof network->tag, "%s", config->tag);
-    snprintf(network->host.table, sizeof network->host.table, "%s", config->tag);
-    for (char *c = network->host.table; *c != '\0'; c++)
-        *c = *c == '-' ? '_' : *c;
     pthread_mutex_init(&network->lock, NULL);
-    pthread_mutex_init(&network->rules, NULL);
+    pthread_mutex_init(&network->try_lock, NULL);
+    struct network_rules_host host = {
+            .range = config->range, .prefix = config->prefix, .private_networks = config->private_networks};
+    snprintf(host.table, sizeof host.table, "%s", config->tag);
+    for (char *c = host.table; *c != '\0'; c++)
+        *c = *c == '-' ? '_' : *c;
     struct network_dns_config dns = {.resolver = config->resolver, .admit = admit, .context = network};
-    int r = network_dns_start(&dns, &network->dns, err);
+    int r = network_table_create(&host, config->log, config->context, &network->table, err);
+    if (r == 0)
+        r = network_dns_start(&dns, &network->dns, err);
     if (r < 0) {
         network_close(network);
         return r;
@@ -570,10 +456,11 @@ struct network *network_close(struct network *network)
     if (network == NULL)
         return NULL;
     network_dns_stop(network->dns);
+    network_table_destroy(network->table);
     while (network->cables != NULL)
         forget_cable(network, network->cables);
     pthread_mutex_destroy(&network->lock);
-    pthread_mutex_destroy(&network->rules);
+    pthread_mutex_destroy(&network->try_lock);
     free(network);
     return NULL;
 }

@@ -5,8 +5,8 @@
 // What a sandbox has outlives the daemon with its VMM, which holds the tap: rules and the veth pair stay, the
 // name server's sockets do not and are opened again at adoption. Threads: any that is not a loop; calls wait
 // for the kernel (milliseconds). Changes of one sandbox's network must not overlap. Errors: -EPERM,
-// -EOPNOTSUPP: this host cannot, with words on what is missing; -EADDRNOTAVAIL; -EADDRINUSE: the range is the
-// host's own.
+// -EOPNOTSUPP: this host cannot, with words on what is missing; -EAGAIN: no address is free; -EADDRINUSE: the
+// range is the host's own.
 #pragma once
 
 #include "vmglue/network_policy.h"
@@ -37,7 +37,7 @@ int network_attach(struct network *network, const char *id, const struct network
 // One that an earlier daemon attached, by its tap (not kept).
 int network_adopt(struct network *network, const char *id, int tap_fd, const struct network_policy *policy,
         struct error *err);
-// -ENOTCONN: it has no cable (it was started without).
+// -EBUSY: it has no cable (it was started without).
 int network_change(
         struct network *network, const char *id, const struct network_policy *policy, struct error *err);
 // Takes away all that bears this id. Nothing there: nothing.

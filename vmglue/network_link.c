@@ -134,6 +134,7 @@ static int furnish(int fd)
     write_setting("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"); // not there without IPv6
     write_setting("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     int r = write_setting("/proc/sys/net/ipv4/ip_forward", "1");
+    write_setting("/proc/sys/net/ipv4/icmp_ratelimit", "0"); // a refusal must not get lost
     if (r == 0)
         r = bring_up(fd, if_nametoindex("lo"), NULL, NULL);
     if (r == 0)
@@ -168,7 +169,7 @@ int network_link_create(int *ret_netns_fd, int *ret_tap_fd, struct error *err)
     struct error words = {0};
     struct creation creation = {.err = &words};
     int r = network_link_run(-1, create_inside, &creation);
-    if (r == -EPERM && words.code == 0)
+    if (r == -EPERM)
         return error_set(err, r,
                 "a network namespace cannot be made: the daemon must be root (or have CAP_SYS_ADMIN and "
                 "CAP_NET_ADMIN)");
@@ -271,7 +272,7 @@ static int fail_pair(int r, const struct network_link_pair *pair, struct error *
     if (r == -EOPNOTSUPP)
         return error_set(err, r, "the kernel has no veth devices; load its module (modprobe veth)");
     if (r == -EADDRNOTAVAIL)
-        return error_set(err, r,
+        return error_set(err, -EAGAIN,
                 "every address for sandboxes' networks is taken; give the daemon a larger --network-range");
     return error_set(
             err, r, "the way out of a sandbox's network (%s) cannot be made: %s", pair->name, strerror(-r));

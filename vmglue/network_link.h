@@ -31,7 +31,7 @@ struct network_link_pair {
     unsigned first;    // where to look for a free address
     uint32_t *ret_address;
 };
-// -EEXIST: there is an interface of that name. -EADDRNOTAVAIL: no address is free.
+// -EEXIST: there is an interface of that name. -EAGAIN: no address is free.
 int network_link_connect(int netns_fd, const struct network_link_pair *pair, struct error *err);
 // The address of up0; -ENODEV when it leads nowhere.
 int network_link_address(int netns_fd, uint32_t *ret_address);

@@ -30,7 +30,8 @@ void network_netlink_add_raw(struct network_netlink_message *message, const void
     size_t used = NLMSG_ALIGN(message->head.nlmsg_len);
     if (used + size > sizeof *message)
         return; // no caller's message comes near it
-    memcpy((char *)message + used, bytes, size);
+    if (size > 0)
+        memcpy((char *)message + used, bytes, size);
     message->head.nlmsg_len = (uint32_t)(used + size);
 }
 

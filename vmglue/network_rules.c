@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Refusals answer with an ICMP message: a program in the guest learns at once what no time-out needs to
-// teach.
-#define REFUSE "reject with icmpx admin-prohibited"
+// Refusals are answered: a program in the guest learns at once what no time-out needs to teach. TCP by a
+// reset, since the kernel sends only a few ICMP messages in a second.
+#define REFUSE "goto refuse"
 
 static void put_address(FILE *out, uint32_t address)
 {
@@ -53,10 +53,14 @@ char *network_rules_base(const struct network_rules_host *host)
     fprintf(out,
             "add chain inet %1$s input { type filter hook input priority -20; policy accept; }\n"
             "add chain inet %1$s forward { type filter hook forward priority -20; policy accept; }\n"
+            "add chain inet %1$s refuse\n"
             "add chain inet %1$s leave { type nat hook postrouting priority 100; policy accept; }\n"
             "flush chain inet %1$s input\n"
             "flush chain inet %1$s forward\n"
             "flush chain inet %1$s leave\n"
+            "flush chain inet %1$s refuse\n"
+            "add rule inet %1$s refuse meta l4proto tcp reject with tcp reset\n"
+            "add rule inet %1$s refuse reject with icmpx admin-prohibited\n"
             "add rule inet %1$s input iifname @peers " REFUSE "\n"
             "add rule inet %1$s forward iifname @peers meta nfproto ipv6 drop\n"
             "add rule inet %1$s forward iifname vmap @outgoing\n"

@@ -73,6 +73,12 @@ static int parse_own(struct sandbox *sandbox, struct network_policy *ret_policy,
     return network_policy_parse(sandbox->record.network, ret_policy, err);
 }
 
+// This host lacks something; trying again does not help.
+static bool cannot(int r)
+{
+    return r == -EPERM || r == -EACCES || r == -EOPNOTSUPP || r == -EADDRINUSE;
+}
+
 int sandbox_network_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_network **ret_network, struct error *err)
 {
@@ -83,10 +89,19 @@ int sandbox_network_prepare(struct sandbox *sandbox, struct vm_config *config,
         free(network);
         return r;
     }
-    r = network_attach(sandbox->all->network, sandbox->record.id, &policy, &network->tap_fd, err);
+    struct error why;
+    r = network_attach(sandbox->all->network, sandbox->record.id, &policy, &network->tap_fd, &why);
     // Without the rights for a namespace there still are machines, with a cable that is not plugged in.
-    if ((r == -EPERM || r == -EOPNOTSUPP || r == -EACCES) && policy.kind == NETWORK_NONE)
+    if (cannot(r) && policy.kind == NETWORK_NONE)
         r = 0;
+    else if (cannot(r))
+        r = error_set(err, -EBUSY,
+                "this host cannot give the sandbox its network (%.300s); `ramet update %s --network none` "
+                "lets "
+                "it run without",
+                why.text, sandbox->record.name);
+    else if (r < 0)
+        error_set(err, r, "%s", why.text);
     network_policy_free(&policy);
     if (r < 0) {
         free(network);

@@ -60,7 +60,7 @@ static void in_order(const char *text, const char *earlier, const char *later)
 static void test_base_closes_the_host(void **state)
 {
     char *text = network_rules_base(&host);
-    says(text, "input iifname @peers reject");
+    says(text, "input iifname @peers goto refuse");
     in_order(text, "forward iifname vmap @outgoing", "forward iifname @peers drop");
     in_order(text, "forward oifname vmap @incoming", "forward oifname @peers drop");
     says(text, "ip saddr 10.201.0.0/16 masquerade");
@@ -72,7 +72,7 @@ static void test_full(void **state)
     char *text = text_of(&host, "\"full\"");
     in_order(text, "ip saddr != 10.201.0.5 drop", "accept");
     in_order(text, "169.254.0.0/16", "accept");
-    in_order(text, "ip daddr 10.201.0.0/16 reject", "accept");
+    in_order(text, "ip daddr 10.201.0.0/16 goto refuse", "accept");
     in_order(text, "192.168.0.0/16", "accept");
     free(text);
     struct network_rules_host open = host;
@@ -89,9 +89,9 @@ static void test_allow_list(void **state)
     says(text, "net_rmt0123456789ab { 10.1.2.0/24 }");
     says(text, "netport_rmt0123456789ab { 192.0.2.7/32 . 443 }");
     does_not_say(text, "a.example"); // a name is the name server's
-    in_order(text, "ip daddr 10.201.0.0/16 reject", "ip daddr @net_");
-    in_order(text, "ip daddr . th dport @nameport_", "out_rmt0123456789ab reject");
-    in_order(text, "out_rmt0123456789ab reject",
+    in_order(text, "ip daddr 10.201.0.0/16 goto refuse", "ip daddr @net_");
+    in_order(text, "ip daddr . th dport @nameport_", "out_rmt0123456789ab goto refuse");
+    in_order(text, "out_rmt0123456789ab goto refuse",
             "in_rmt0123456789ab ct state established,related ct mark 0x52abcdef");
     free(text);
 }

@@ -72,7 +72,7 @@ while True:
     time.sleep(0.05)
 """
 
-UNREACHABLE = ("EHOSTUNREACH", "ENETUNREACH")
+CLOSED = ("ECONNREFUSED", "ENETUNREACH")    # at once; what is given up after a while is neither
 OPEN = "hello"
 
 
@@ -176,9 +176,8 @@ class Network(rig.Case):
         """The host itself, the metadata service, other sandboxes: closed, at once, with every policy."""
         addresses = host_addresses() + ["10.0.2.2", "127.0.0.1"]
         ports = self.traps.ports()
-        closed = UNREACHABLE + ("ECONNREFUSED",)
-        self.expect(box, [(["tcp", address, port], closed) for address in addresses for port in ports] +
-                    [(["tcp", internet.METADATA, 80], UNREACHABLE)])
+        self.expect(box, [(["tcp", address, port], CLOSED) for address in addresses for port in ports] +
+                    [(["tcp", internet.METADATA, 80], CLOSED)])
         self.assertEqual(self.traps.came, [])
 
     # ---- the cases, on one boot ----
@@ -197,8 +196,9 @@ class Network(rig.Case):
         self.allow_from_none()
         self.connection_survives()
         self.changes()
-        self.without_rights()
+        self.flushed()
         self.nothing_left()
+        self.without_rights()
 
     def traps_work(self):
         """Else that nobody came would show nothing."""
@@ -209,7 +209,7 @@ class Network(rig.Case):
         self.traps.came.clear()
 
     def none(self, box):
-        self.expect(box, [(["tcp", internet.SERVER, 80], UNREACHABLE), (["name", "good.example"], "no name"),
+        self.expect(box, [(["tcp", internet.SERVER, 80], CLOSED), (["name", "good.example"], "no name"),
                           (["dns", "good.example"], "ECONNREFUSED"), (["dns", "good.example", True], "ECONNREFUSED")])
         self.refused_everywhere(box)
 
@@ -220,13 +220,13 @@ class Network(rig.Case):
             (["tcp", internet.SERVER, 80], OPEN), (["tcp", internet.OTHER, 443], OPEN), (["web", "good.example", 80], OPEN),
             (["name", "alias.example"], [internet.EDGE]), (["name", "nothing.example"], "no name"),
             (["dns", "good.example"], [0, 1]), (["dns", "good.example", True], [0, 1]), (["dns", "nothing.example", True], [3, 0]),
-            (["tcp", internet.PRIVATE, 80], UNREACHABLE), (["tcp", internet.SERVER, 81], "ECONNREFUSED")])
+            (["tcp", internet.PRIVATE, 80], CLOSED), (["tcp", internet.SERVER, 81], "ECONNREFUSED")])
         self.refused_everywhere("full")
         second = self.daemon.json("create", "second", "--from", "base", "--network", "full")
         self.daemon.ramet("exec", "full", "setsid python3 -m http.server 9000 > /dev/null 2>&1 < /dev/null &")
         routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True).stdout.splitlines()
         other = {line.split()[2]: line.split()[0] for line in routes if " dev rmt" in line}[self.links()[box["id"]]]
-        self.expect("second", [(["tcp", other, 9000], UNREACHABLE), (["tcp", internet.SERVER, 80], OPEN)])
+        self.expect("second", [(["tcp", other, 9000], CLOSED), (["tcp", internet.SERVER, 80], OPEN)])
         # What the snapshot of one with a network says is the default of what is made from it.
         self.daemon.ramet("snapshot", "second", "--name", "online")
         self.assertEqual(self.daemon.json("create", "third", "--from", "online")["network"], "full")
@@ -242,16 +242,16 @@ class Network(rig.Case):
         box = self.daemon.json("create", "some", "--from", "base", "--network", ",".join(allow))
         self.assertEqual(box["network"], {"allow": allow})
         self.expect("some", [
-            (["tcp", internet.SERVER, 80], UNREACHABLE),    # not before its name was looked up
+            (["tcp", internet.SERVER, 80], CLOSED),    # not before its name was looked up
             (["web", "good.example", 80], OPEN), (["tcp", internet.SERVER, 443], OPEN),
-            (["tcp", internet.EDGE, 80], UNREACHABLE), (["web", "deep.below.example", 80], OPEN), (["web", "alias.example", 443], OPEN),
+            (["tcp", internet.EDGE, 80], CLOSED), (["web", "deep.below.example", 80], OPEN), (["web", "alias.example", 443], OPEN),
             (["tcp", internet.OTHER, 8080], OPEN), (["web", "port.example", 443], OPEN),
-            (["web", "port.example", 80], UNREACHABLE), (["name", "below.example"], "no name"),
+            (["web", "port.example", 80], CLOSED), (["name", "below.example"], "no name"),
             (["name", "other.example"], "no name"), (["dns", "other.example"], [3, 0]), (["dns", "other.example", True], [3, 0]),
             (["dns", "good.example", True], [0, 1]), (["dns", "good.example", False, 28], [0, 0])])
         names = ["loop", "private", "metadata", "mixed"]
         self.expect("some", [(["name", n + ".rebind.example"], "no name") for n in names])
-        self.expect("some", [(["tcp", internet.PRIVATE, 80], UNREACHABLE)])
+        self.expect("some", [(["tcp", internet.PRIVATE, 80], CLOSED)])
         self.refused_everywhere("some")
 
     def connection_survives(self):
@@ -279,23 +279,23 @@ class Network(rig.Case):
         talking = self.talk("full")
         self.policy("full", {"allow": [internet.SERVER]})
         self.talked("full", talking["count"] + 3)    # still allowed
-        self.expect("full", [(["tcp", internet.SERVER, 80], OPEN), (["tcp", internet.OTHER, 80], UNREACHABLE)])
+        self.expect("full", [(["tcp", internet.SERVER, 80], OPEN), (["tcp", internet.OTHER, 80], CLOSED)])
         self.policy("full", {"allow": ["good.example:80"]})
-        self.expect("full", [(["web", "good.example", 80], OPEN), (["tcp", internet.SERVER, 443], UNREACHABLE)])
+        self.expect("full", [(["web", "good.example", 80], OPEN), (["tcp", internet.SERVER, 443], CLOSED)])
         self.broken("full")
         self.policy("full", "none")
         self.none("full")
         self.policy("full", "full")
         self.expect("full", [(["web", "other.example", 80], OPEN)])
         self.policy("some", {"allow": [internet.PRIVATE + ":80", "*.rebind.example"]})
-        self.expect("some", [(["tcp", internet.PRIVATE, 80], OPEN), (["tcp", internet.PRIVATE, 443], UNREACHABLE),
+        self.expect("some", [(["tcp", internet.PRIVATE, 80], OPEN), (["tcp", internet.PRIVATE, 443], CLOSED),
                              (["name", "private.rebind.example"], [internet.PRIVATE]), (["name", "mixed.rebind.example"], [internet.PRIVATE, internet.SERVER]),
                              (["name", "loop.rebind.example"], "no name"), (["name", "good.example"], "no name")])
         # A stopped one keeps what it is given, and starts with it.
         self.daemon.ramet("stop", "some")
         self.policy("some", {"allow": ["good.example"]})
         self.daemon.ramet("start", "some")
-        self.expect("some", [(["web", "good.example", 80], OPEN), (["tcp", internet.PRIVATE, 80], UNREACHABLE)])
+        self.expect("some", [(["web", "good.example", 80], OPEN), (["tcp", internet.PRIVATE, 80], CLOSED)])
         for bad in ("open", {"allow": ["10.0.0.1/8"]}, {"allow": ["169.254.169.254"]}, {"allow": ["a b"]}, {"deny": []}):
             answer = self.daemon.call("PATCH", "/v1/sandboxes/some", {"network": bad})
             self.assertEqual((answer.status, answer.code), (400, "validation.invalid"))
@@ -307,13 +307,48 @@ class Network(rig.Case):
         self.probe(box, ["tcp", internet.SERVER, 80])    # time for the guest to have tried
         self.assertLessEqual(self.talk(box)["count"], count + 1)
 
-    def without_rights(self):
-        """The host's rules are flushed by somebody: the next restart brings them back."""
-        subprocess.run(["nft", "delete", "table", "inet", self.tag.replace("-", "_")], check=True)
-        self.restart()
-        self.expect("full", [(["web", "good.example", 80], OPEN)])
-        self.expect("some", [(["web", "good.example", 80], OPEN), (["tcp", internet.OTHER, 80], UNREACHABLE)])
+    def flushed(self):
+        """Somebody flushes the host's ruleset, with and without a daemon: what was closed is closed again."""
+        drop = ["nft", "delete", "table", "inet", self.tag.replace("-", "_")]
+        subprocess.run(drop, check=True)
+        limit = time.monotonic() + rig.HANG_SECS
+        while "were made again" not in self.daemon.log() and time.monotonic() < limit:
+            time.sleep(0.01)
         self.refused_everywhere("full")
+        self.expect("full", [(["web", "good.example", 80], OPEN)])
+        self.expect("some", [(["tcp", internet.OTHER, 80], CLOSED), (["web", "good.example", 80], OPEN)])
+        self.daemon.stop()
+        subprocess.run(drop, check=True)
+        self.daemon.start("--resolver", internet.SERVER)
+        self.refused_everywhere("full")
+        self.expect("full", [(["web", "good.example", 80], OPEN)])
+        self.expect("some", [(["web", "good.example", 80], OPEN), (["tcp", internet.OTHER, 80], CLOSED)])
+
+    def without_rights(self):
+        """A daemon that may not make networks: what nobody asked for is left out with a word, what was asked for refused."""
+        programs = self.path("bin")
+        os.mkdir(programs)
+        os.symlink(rig.BIN + "/ramet", programs + "/ramet")
+        with open(programs + "/rametd", "w") as file:
+            file.write(f"#!/bin/sh\nexec setpriv --bounding-set -net_admin {rig.BIN}/rametd \"$@\"\n")
+        os.chmod(programs + "/rametd", 0o755)
+        self.daemon.stop()
+        real, rig.BIN = rig.BIN, programs
+        try:
+            self.daemon.start()
+            answer = self.daemon.call("POST", "/v1/sandboxes", {"name": "bare", "from": "base", "network": "full"})
+            self.assertEqual((answer.status, answer.code), (400, "validation.invalid"))
+            self.assertIn("network", answer.message)
+            box = self.daemon.json("create", "bare", "--from", "agent-base")
+            self.assertEqual(box["network"], "none")
+            self.assertIn("root", box["notice"])
+            self.assertEqual(self.daemon.ramet("exec", "bare", "echo runs"), "runs\n")
+            answer = self.daemon.call("PATCH", "/v1/sandboxes/bare", {"network": "full"})
+            self.assertEqual((answer.status, answer.code), (400, "validation.invalid"))
+            self.daemon.ramet("rm", "bare")
+            self.daemon.stop()
+        finally:
+            rig.BIN = real
 
     def nothing_left(self):
         self.assertEqual(len(self.tables()), 1)
