@@ -82,19 +82,24 @@ static bool take_difference(void *context, uint64_t offset, uint64_t length, enu
     return collection->result == 0;
 }
 
+struct count {
+    uint64_t bytes, enough;
+};
+
 static bool count_data(void *context, uint64_t offset, uint64_t length, enum extent_kind kind)
 {
-    uint64_t *bytes = context;
-    *bytes += kind == EXTENT_DATA ? length : 0;
-    return true;
+    struct count *count = context;
+    count->bytes += kind == EXTENT_DATA ? length : 0;
+    return count->bytes < count->enough;
 }
 
-// Whether mapping it so is worth it.
+// Whether mapping it so is worth it: at least half of what it holds is the origin's. Looks no further than it
+// must.
 static int is_shared(struct base *own, const struct memory_map *map, bool *ret_shared)
 {
-    uint64_t data = 0;
+    struct count data = {.enough = 2 * map->own_bytes};
     int result = base_extents_wait(own, 0, base_size_bytes(own), count_data, &data);
-    *ret_shared = map->own_bytes <= data / 2;
+    *ret_shared = data.bytes >= data.enough;
     return result;
 }
 
