@@ -280,7 +280,10 @@ int contexts_await(struct sandbox_agent *use, const char *id, uint32_t job_id, i
         if (r < 0 && r != -ENOENT)
             return r;
         if (contexts_now_ms() > limit)
-            return error_set(err, -ETIMEDOUT, "the code context \"%s\" did not begin in time", id);
+            return error_set(err, -ETIMEDOUT,
+                    "the code context \"%s\" does not listen; remove it (`ramet context rm`) and make it "
+                    "again",
+                    id);
         nanosleep(&(struct timespec){0, LISTEN_STEP_MS * 1000000}, NULL);
     }
 }

@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 enum {
+    LIST_STEP_MS = 20,    // between two looks at the guest's list of jobs
     STEP_MS = 100,        // between two questions whether the client is still there
     GIVE_UP_MS = 15000,   // from an interrupt that kills to the run's end
+    PING_MS = 2000,       // to learn why a connection ended
     ANSWER_MAX = 1 << 20, // bytes of an answer that is no run's
     PIECE_BYTES = 1 << 18,
 };
@@ -109,6 +111,9 @@ int contexts_ask(struct sandbox_agent *use, const char *id, json_t *request, uns
         json_t **ret_answer, struct error *err)
 {
     int fd, r = contexts_dial(use, id, &fd, err);
+    if (r == -ENOENT || r == -ECONNREFUSED)
+        r = error_set(err, -EBUSY,
+                "the context \"%s\" does not listen: it just begins, or its code took its socket away", id);
     if (r < 0) {
         json_decref(request);
         return r;
@@ -118,6 +123,17 @@ int contexts_ask(struct sandbox_agent *use, const char *id, json_t *request, uns
         r = contexts_receive(fd, wait_ms, ret_answer, err);
     close(fd);
     return r;
+}
+
+// Another call makes it right now. Its job has the name at once, and is listed when it runs.
+static int await_other(struct sandbox_agent *use, const char *id, int *ret_fd, struct error *err)
+{
+    uint64_t limit = contexts_now_ms() + CONTEXTS_ANSWER_MS;
+    struct contexts_place place;
+    int r;
+    while ((r = contexts_find(use, id, &place, err)) == -ENOENT && contexts_now_ms() < limit)
+        nanosleep(&(struct timespec){0, LIST_STEP_MS * 1000000}, NULL);
+    return r == 0 ? contexts_await(use, id, place.job.id, ret_fd, err) : r;
 }
 
 // A connection to the context. One that is made when it is first used is made; one of those whose processes
@@ -141,9 +157,7 @@ static int reach(struct sandbox_agent *use, const char *id, int *ret_fd, bool *r
     *ret_lost = r == 0;
     const struct contexts_create create = {.id = id, .language = language};
     r = contexts_start(use, &create, id, language, ret_fd, err);
-    if (r == -EEXIST && contexts_find(use, id, &place, err) == 0) // two first uses at once
-        r = contexts_await(use, id, place.job.id, ret_fd, err);
-    return r;
+    return r == -EEXIST ? await_other(use, id, ret_fd, err) : r;
 }
 
 // Passes on what comes until the run has ended.
@@ -196,6 +210,10 @@ static int call(struct sandbox_agent *use, const struct contexts_run *run, const
     if (r == 0)
         r = follow(fd, run, name, stream, err);
     close(fd);
+    struct error why;
+    if (r == -EPIPE &&
+            agent_ping(use->agent, PING_MS, &why) < 0) // its sandbox was stopped: the agent knows the words
+        r = error_set(err, why.code, "%s", why.text);
     if (r > 0) {
         *ret_execution = context_stream_execution(stream);
         if (lost && json_is_null(json_object_get(*ret_execution, "state_lost")))

@@ -79,6 +79,7 @@ int http_route_status(const char *kind, int code, char *ret_code, size_t code_ca
             {-E2BIG, 413, "validation.too_large", false},
             {-ENOSPC, 507, "capacity.storage", false},
             {-EDQUOT, 507, "capacity.storage", false},
+            {-EOPNOTSUPP, 409, "%s.unsupported", false},
             {-ENOMEM, 503, "capacity.memory", true},
             {-EAGAIN, 503, "capacity.busy", true},
             {-ESTALE, 503, "capacity.store_stopped", false},

@@ -88,6 +88,10 @@ class Contexts(rig.Case):
         self.check_death()
 
     def check_command_line(self):
+        # Three first uses at once make one context.
+        callers = [subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "run", "box", "-c", "bash", f"echo {i}"],
+                                    stdout=subprocess.PIPE, text=True) for i in range(3)]
+        self.assertEqual([each.communicate()[0] for each in callers], ["0\n", "1\n", "2\n"])
         self.assertEqual(self.ramet("run", "box", "x = 20\nprint('so', x)\nx + 1"), "so 20\n21\n")
         self.assertEqual(self.ramet("run", "box", "-", stdin="x * 2"), "40\n")
         path = self.write("code.py", b"def f():\n    return x / 0\n")
@@ -156,6 +160,14 @@ class Contexts(rig.Case):
         self.assertEqual(len(self.call("GET", "").json["contexts"]), 2)
 
     def check_resume(self):
+        thread, seen = self.in_background("import os\nprint('begun', flush=True)\nwhile not os.path.exists('/tmp/go'): "
+                                          "time.sleep(0.02)\nwent = 'on'")
+        self.ramet("stop", "box")
+        thread.join(rig.HANG_SECS)
+        self.assertEqual((seen[-1][0], seen[-1][1]["code"]), ("failed", "context.ended"))
+        self.ramet("start", "box")
+        self.ramet("exec", "box", "touch /tmp/go")    # the run goes on where it was, unheard, and the next waits for it
+        self.assertEqual(self.value("went"), "'on'")
         self.ramet("stop", "box")
         self.ramet("start", "box")
         begin = time.monotonic()
