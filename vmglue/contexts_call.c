@@ -15,7 +15,6 @@ enum {
     LIST_STEP_MS = 20,    // between two looks at the guest's list of jobs
     STEP_MS = 100,        // between two questions whether the client is still there
     GIVE_UP_MS = 15000,   // from an interrupt that kills to the run's end
-    PING_MS = 2000,       // to learn why a connection ended
     ANSWER_MAX = 1 << 20, // bytes of an answer that is no run's
     PIECE_BYTES = 1 << 18,
 };
@@ -210,10 +209,6 @@ static int call(struct sandbox_agent *use, const struct contexts_run *run, const
     if (r == 0)
         r = follow(fd, run, name, stream, err);
     close(fd);
-    struct error why;
-    if (r == -EPIPE &&
-            agent_ping(use->agent, PING_MS, &why) < 0) // its sandbox was stopped: the agent knows the words
-        r = error_set(err, why.code, "%s", why.text);
     if (r > 0) {
         *ret_execution = context_stream_execution(stream);
         if (lost && json_is_null(json_object_get(*ret_execution, "state_lost")))

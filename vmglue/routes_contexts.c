@@ -21,14 +21,19 @@ static bool begin(struct http_request *request, struct sandbox_agent *ret_use)
     return r == 0;
 }
 
-static void reply(struct http_request *request, int result, int status, json_t *json, const struct error *err)
+// Lets the agent go.
+static void finish(struct http_request *request, struct sandbox_agent *use, int result, int status,
+        json_t *json, struct error *err)
 {
+    if (result < 0)
+        sandbox_agent_failed(use, err);
     if (result < 0)
         http_reply_failure(request, "context", err);
     else if (json == NULL)
         http_reply_empty(request, status);
     else
         http_reply_json(request, status, json);
+    sandbox_agent_done(use);
 }
 
 static void create_context(struct http_request *request)
@@ -56,8 +61,7 @@ static void create_context(struct http_request *request)
     if (!begin(request, &use))
         return;
     r = contexts_create(&use, &create, &json, &err);
-    reply(request, r, 201, json, &err);
-    sandbox_agent_done(&use);
+    finish(request, &use, r, 201, json, &err);
 }
 
 static void list_contexts(struct http_request *request)
@@ -68,8 +72,7 @@ static void list_contexts(struct http_request *request)
     if (!begin(request, &use))
         return;
     int r = contexts_list(&use, &list, &err);
-    reply(request, r, 200, r < 0 ? NULL : json_pack("{s:o}", "contexts", list), &err);
-    sandbox_agent_done(&use);
+    finish(request, &use, r, 200, r < 0 ? NULL : json_pack("{s:o}", "contexts", list), &err);
 }
 
 static void show_context(struct http_request *request)
@@ -80,8 +83,7 @@ static void show_context(struct http_request *request)
     if (!begin(request, &use))
         return;
     int r = contexts_show(&use, http_request_param(request, "id"), &json, &err);
-    reply(request, r, 200, json, &err);
-    sandbox_agent_done(&use);
+    finish(request, &use, r, 200, json, &err);
 }
 
 static void remove_context(struct http_request *request)
@@ -91,8 +93,7 @@ static void remove_context(struct http_request *request)
     if (!begin(request, &use))
         return;
     int r = contexts_remove(&use, http_request_param(request, "id"), &err);
-    reply(request, r, 204, NULL, &err);
-    sandbox_agent_done(&use);
+    finish(request, &use, r, 204, NULL, &err);
 }
 
 static void interrupt_context(struct http_request *request)
@@ -112,8 +113,7 @@ static void interrupt_context(struct http_request *request)
     if (!begin(request, &use))
         return;
     r = contexts_interrupt(&use, http_request_param(request, "id"), kill, &interrupted, &err);
-    reply(request, r, 200, r < 0 ? NULL : json_pack("{s:b}", "interrupted", (int)interrupted), &err);
-    sandbox_agent_done(&use);
+    finish(request, &use, r, 200, r < 0 ? NULL : json_pack("{s:b}", "interrupted", (int)interrupted), &err);
 }
 
 static void restart_context(struct http_request *request)
@@ -130,8 +130,7 @@ static void restart_context(struct http_request *request)
     if (!begin(request, &use))
         return;
     r = contexts_restart(&use, http_request_param(request, "id"), &json, &err);
-    reply(request, r, 200, json, &err);
-    sandbox_agent_done(&use);
+    finish(request, &use, r, 200, json, &err);
 }
 
 // ---- run ----
@@ -206,9 +205,13 @@ static void run(struct http_request *request, bool streams)
     if (!begin(request, &use))
         return;
     r = contexts_run(&use, &call.run, &execution, &err);
-    if (!streams)
-        reply(request, r, 200, execution, &err);
-    else if (r < 0)
+    if (!streams) {
+        finish(request, &use, r, 200, execution, &err);
+        return;
+    }
+    if (r < 0)
+        sandbox_agent_failed(&use, &err);
+    if (r < 0)
         send_failure(request, &err);
     else
         send_done(request, execution);
