@@ -89,33 +89,7 @@ unsigned vm_confine_clone_flags(int netns_fd)
     return CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | (netns_fd > 0 ? 0 : CLONE_NEWNET);
 }
 
-// ---- The child ----
-
-// What the steps work on.
-struct entry {
-    const struct vm_confine *confine;
-    int netns_fd;
-    int trees[1 + VM_CONFINE_MOUNTS];
-};
-
-static int join_cgroups(struct entry *entry)
-{
-    const struct vm_confine *confine = entry->confine;
-    for (unsigned i = 0; i < confine->cgroup_count; i++) // "0" is whoever writes
-        if (write(confine->cgroup_fds[i], "0", 1) != 1)
-            return -errno;
-    return 0;
-}
-
-static int enter_network(struct entry *entry)
-{
-    return entry->netns_fd <= 0 || setns(entry->netns_fd, CLONE_NEWNET) == 0 ? 0 : -errno;
-}
-
-static int name_host(struct entry *entry)
-{
-    return sethostname("vmm", 3) == 0 ? 0 : -errno;
-}
+// ---- The parent ----
 
 // A detached copy of the tree at `path`; nobody can change anything through it but what a socket takes.
 static int take_tree(const char *path, int *ret_fd)
@@ -133,13 +107,44 @@ static int take_tree(const char *path, int *ret_fd)
     return 0;
 }
 
-static int take_trees(struct entry *entry)
+int vm_confine_take(
+        const struct vm_confine *confine, int ret_trees[1 + VM_CONFINE_MOUNTS], unsigned *ret_count)
+{
+    unsigned count = 0;
+    int result = take_tree(confine->root, &ret_trees[0]);
+    for (count = result == 0; result == 0 && count < 1 + confine->mount_count; count++)
+        if ((result = take_tree(confine->mounts[count - 1].source, &ret_trees[count])) < 0)
+            break;
+    *ret_count = count;
+    return result;
+}
+
+// ---- The child ----
+
+// What the steps work on.
+struct entry {
+    const struct vm_confine *confine;
+    int first_fd, netns_fd; // 0 = none
+};
+
+static int join_cgroups(struct entry *entry)
 {
     const struct vm_confine *confine = entry->confine;
-    int result = take_tree(confine->root, &entry->trees[0]);
-    for (unsigned i = 0; i < confine->mount_count && result == 0; i++)
-        result = take_tree(confine->mounts[i].source, &entry->trees[1 + i]);
-    return result;
+    int first = entry->first_fd + 1 + (int)confine->mount_count;
+    for (int i = 0; i < (int)confine->cgroup_count; i++) // "0" is whoever writes
+        if (write(first + i, "0", 1) != 1)
+            return -errno;
+    return 0;
+}
+
+static int enter_network(struct entry *entry)
+{
+    return entry->netns_fd <= 0 || setns(entry->netns_fd, CLONE_NEWNET) == 0 ? 0 : -errno;
+}
+
+static int name_host(struct entry *entry)
+{
+    return sethostname("vmm", 3) == 0 ? 0 : -errno;
 }
 
 static int place_tree(int tree_fd, const char *target, bool folder)
@@ -189,12 +194,13 @@ static int make_root(struct entry *entry)
 static int place_trees(struct entry *entry)
 {
     const struct vm_confine *confine = entry->confine;
-    int result = place_tree(entry->trees[0], RUNTIME + 1, true);
+    int result = place_tree(entry->first_fd, RUNTIME + 1, true);
     // Where the kernel looks for the program's loader, which looks for libraries in LD_LIBRARY_PATH.
     if (result == 0 && (symlink("runtime/lib", "lib") != 0 || symlink("runtime/lib64", "lib64") != 0))
         result = -errno;
     for (unsigned i = 0; i < confine->mount_count && result == 0; i++)
-        result = place_tree(entry->trees[1 + i], confine->mounts[i].target + 1, confine->mounts[i].folder);
+        result = place_tree(
+                entry->first_fd + 1 + (int)i, confine->mounts[i].target + 1, confine->mounts[i].folder);
     return result;
 }
 
@@ -259,7 +265,6 @@ static const struct {
         {join_cgroups, "entering its control groups"},
         {enter_network, "entering its network namespace"},
         {name_host, "naming its host"},
-        {take_trees, "taking its files"},
         {make_root, "making its root directory"},
         {make_devices, "making its devices"},
         {place_trees, "mounting what it needs"},
@@ -271,12 +276,15 @@ enum { STEPS = sizeof steps / sizeof *steps };
 
 const char *vm_confine_step(unsigned step)
 {
-    return step < STEPS ? steps[step].words : "being executed";
+    return step < STEPS                   ? steps[step].words
+           : step == VM_CONFINE_STEP_TAKE ? "taking its files"
+                                          : "being executed";
 }
 
-int vm_confine_enter(const struct vm_confine *confine, int netns_fd, unsigned *ret_step)
+int vm_confine_enter(const struct vm_confine *confine, int first_fd, bool has_netns, unsigned *ret_step)
 {
-    struct entry entry = {.confine = confine, .netns_fd = netns_fd};
+    int after = first_fd + 1 + (int)(confine->mount_count + confine->cgroup_count);
+    struct entry entry = {.confine = confine, .first_fd = first_fd, .netns_fd = has_netns ? after : 0};
     for (unsigned step = 0; step < STEPS; step++) {
         int result = steps[step].run(&entry);
         if (result < 0) {

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 enum { VM_CONFINE_MOUNTS = 8, VM_CONFINE_CGROUPS = 4, VM_CONFINE_PATH = 256 };
+enum { VM_CONFINE_FDS = 1 + VM_CONFINE_MOUNTS + VM_CONFINE_CGROUPS + 1, VM_CONFINE_STEP_TAKE = 1000 };
 
 // Where a confined VMM finds what is in its runtime bundle.
 #define VM_CONFINE_LIBRARIES "/runtime/lib"
@@ -51,11 +52,16 @@ int vm_confine_add(
 // A path of the host as the VMM sees it; -ENOENT when it is outside of all that the VMM sees.
 int vm_confine_path(const struct vm_confine *confine, const char *path, char *buffer, size_t size);
 
-// ---- For vm_process.c alone: the child's side, between clone and exec ----
-// Runs in a child that shares the memory of its parent (as vfork's does), so it makes system calls directly
-// and allocates nothing. netns_fd: the network namespace to enter; 0 = the clone made a new one. Returns 0 or
-// -errno; *ret_step is the step that failed.
-int vm_confine_enter(const struct vm_confine *confine, int netns_fd, unsigned *ret_step);
+// ---- For vm_process.c alone ----
+// In the parent: the trees to be mounted, as descriptors, the runtime's first. The image's lies in a file
+// system that the daemon itself serves: the child must not have to ask for it.
+int vm_confine_take(
+        const struct vm_confine *confine, int ret_trees[1 + VM_CONFINE_MOUNTS], unsigned *ret_count);
+// In the child, between clone and exec. It shares the memory of its parent (as vfork's does), so it makes
+// system calls directly and allocates nothing. first_fd: its copies of the trees, from there on those of
+// cgroup_fds, then the network namespace if has_netns (else the clone made a new one). Returns 0 or -errno;
+// *ret_step is the step that failed.
+int vm_confine_enter(const struct vm_confine *confine, int first_fd, bool has_netns, unsigned *ret_step);
 // Words for a step: "the VMM could not be started: entering its control groups: ..."
 const char *vm_confine_step(unsigned step);
 // Flags of clone for the namespaces.

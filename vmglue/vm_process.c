@@ -84,24 +84,42 @@ static int spawn_with(const struct vm_process_spawn *spawn, const int *fds, pid_
 // of the page tables of a daemon with a large cache would cost more than all else. So it makes system calls,
 // and nothing more.
 
-enum { CHILD_STACK_BYTES = 64 << 10, LAST_SIGNAL = 64 };
+//
+// It holds copies of all that the daemon has open (connections, the lock of the run directory), and a daemon
+// may be killed meanwhile: so it lets go of these first, touches no file that the daemon serves, and ends
+// with its parent until it is what it was started for.
+
+enum { CHILD_STACK_BYTES = 64 << 10, LAST_SIGNAL = 64, CHILD_FDS_MAX = FDS_MAX + VM_CONFINE_FDS + 2 };
 
 struct child {
     const struct vm_process_spawn *spawn;
-    const int *fds; // copies far away from 3, 4, ...
-    int log_fd, null_fd;
+    // Copies far away from 3, 4, ..., in the order in which the child gets them: the caller's, what the
+    // confinement needs (or the network namespace alone), and last its log and /dev/null.
+    int fds[CHILD_FDS_MAX];
+    unsigned count;
     int result; // -errno of what failed
     unsigned step;
 };
 
-static int take_fds(const struct child *child)
+static int add_fd(struct child *child, int fd)
 {
-    if (dup2(child->null_fd, 0) < 0 || dup2(child->log_fd, 1) < 0 || dup2(child->log_fd, 2) < 0)
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, SAFE_FD);
+    if (copy < 0)
         return -errno;
-    for (unsigned i = 0; i < child->spawn->fd_count; i++)
-        if (dup2(child->fds[i], FIRST_FD + (int)i) < 0)
+    child->fds[child->count++] = copy;
+    return 0;
+}
+
+static int keep_fds(const struct child *child)
+{
+    unsigned own = child->spawn->fd_count;
+    int log_fd = child->fds[child->count - 2], null_fd = child->fds[child->count - 1];
+    if (dup2(null_fd, 0) < 0 || dup2(log_fd, 1) < 0 || dup2(log_fd, 2) < 0)
+        return -errno;
+    for (unsigned i = 0; i < child->count - 2; i++)
+        if (dup3(child->fds[i], FIRST_FD + (int)i, i < own ? 0 : O_CLOEXEC) < 0)
             return -errno;
-    return close_range(FIRST_FD + child->spawn->fd_count, ~0u, 0) == 0 ? 0 : -errno;
+    return close_range(FIRST_FD + child->count - 2, ~0u, 0) == 0 ? 0 : -errno;
 }
 
 static void default_signals(bool confined)
@@ -116,22 +134,29 @@ static void default_signals(bool confined)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+static int enter_namespaces(struct child *child)
+{
+    const struct vm_process_spawn *spawn = child->spawn;
+    int next = FIRST_FD + (int)spawn->fd_count;
+    if (spawn->confine != NULL)
+        return vm_confine_enter(spawn->confine, next, spawn->netns_fd > 0, &child->step);
+    return setns(next, CLONE_NEWNET) == 0 ? 0 : -errno;
+}
+
 static int run_child(void *context)
 {
     struct child *child = context;
     const struct vm_process_spawn *spawn = child->spawn;
-    child->result = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    child->result = keep_fds(child);
     setsid();
-    if (spawn->confine != NULL)
-        child->result = vm_confine_enter(spawn->confine, spawn->netns_fd, &child->step);
-    else if (spawn->netns_fd > 0 && setns(spawn->netns_fd, CLONE_NEWNET) != 0)
-        child->result = -errno;
     if (child->result == 0)
-        child->result = take_fds(child);
+        child->result = enter_namespaces(child);
     if (child->result == 0 && spawn->working_dir != NULL && chdir(spawn->working_dir) != 0)
         child->result = -errno;
     if (child->result == 0) {
         default_signals(spawn->confine != NULL);
+        prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0); // from here on it outlives the daemon
         execvpe(spawn->argv[0], spawn->argv, (char *const *)spawn->env);
         child->result = -errno;
     }
@@ -167,20 +192,54 @@ static int clone_child(struct child *child, pid_t *ret_pid)
     return 0;
 }
 
-static int spawn_apart(
-        const struct vm_process_spawn *spawn, const int *fds, pid_t *ret_pid, struct error *err)
+// What the child needs besides, in its order.
+static int add_needed(struct child *child)
 {
-    struct child child = {.spawn = spawn,
-            .fds = fds,
-            .log_fd = open(spawn->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600),
-            .null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC),
-            .step = UINT_MAX};
-    int result = child.log_fd < 0 || child.null_fd < 0 ? -errno : clone_child(&child, ret_pid);
-    if (child.log_fd >= 0)
-        close(child.log_fd);
-    if (child.null_fd >= 0)
-        close(child.null_fd);
-    if (result < 0 && child.result < 0 && spawn->confine != NULL)
+    const struct vm_process_spawn *spawn = child->spawn;
+    int trees[VM_CONFINE_FDS];
+    unsigned count = 0;
+    int result = spawn->confine != NULL ? vm_confine_take(spawn->confine, trees, &count) : 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (result == 0)
+            result = add_fd(child, trees[i]);
+        close(trees[i]);
+    }
+    for (unsigned i = 0; spawn->confine != NULL && i < spawn->confine->cgroup_count && result == 0; i++)
+        result = add_fd(child, spawn->confine->cgroup_fds[i]);
+    if (result == 0 && spawn->netns_fd > 0)
+        result = add_fd(child, spawn->netns_fd);
+    return result;
+}
+
+static int add_streams(struct child *child)
+{
+    int log_fd = open(child->spawn->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600),
+        null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int result = log_fd < 0 || null_fd < 0 ? -errno : add_fd(child, log_fd);
+    if (result == 0)
+        result = add_fd(child, null_fd);
+    if (log_fd >= 0)
+        close(log_fd);
+    if (null_fd >= 0)
+        close(null_fd);
+    return result;
+}
+
+static int spawn_apart(const struct vm_process_spawn *spawn, pid_t *ret_pid, struct error *err)
+{
+    struct child child = {.spawn = spawn, .step = UINT_MAX};
+    int result = 0;
+    for (unsigned i = 0; i < spawn->fd_count && result == 0; i++)
+        result = add_fd(&child, spawn->fds[i]);
+    if (result == 0 && (result = add_needed(&child)) < 0)
+        child.step = VM_CONFINE_STEP_TAKE;
+    if (result == 0)
+        result = add_streams(&child);
+    if (result == 0)
+        result = clone_child(&child, ret_pid);
+    while (child.count > 0)
+        close(child.fds[--child.count]);
+    if (result < 0 && spawn->confine != NULL)
         return error_set(err, result, "cannot start %s confined: %s: %s", spawn->argv[0],
                 vm_confine_step(child.step), strerror(-result));
     return result < 0 ? error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result)) : 0;
@@ -200,12 +259,11 @@ static void be_ended_first(pid_t pid)
     close(fd);
 }
 
-int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_identity *ret_identity,
-        int *ret_pid_fd, struct error *err)
+// Without namespaces: what posix_spawn can do.
+static int spawn_here(const struct vm_process_spawn *spawn, pid_t *ret_pid, struct error *err)
 {
-    int fds[FDS_MAX] = {0};
+    int fds[FDS_MAX] = {0}, result = 0;
     unsigned copied = 0;
-    int result = spawn->fd_count > FDS_MAX ? -EINVAL : 0;
     // Copies far away from 3, 4, ..., so that one dup2 does not overwrite the source of the next.
     for (; result == 0 && copied < spawn->fd_count; copied++) {
         fds[copied] = fcntl(spawn->fds[copied], F_DUPFD_CLOEXEC, SAFE_FD);
@@ -214,18 +272,26 @@ int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_ide
             break;
         }
     }
-    bool apart = spawn->confine != NULL || spawn->netns_fd > 0;
-    pid_t pid = 0;
-    if (result == 0 && apart)
-        result = spawn_apart(spawn, fds, &pid, err);
-    else if (result == 0)
-        result = spawn_with(spawn, fds, &pid);
+    if (result == 0)
+        result = spawn_with(spawn, fds, ret_pid);
     for (unsigned i = 0; i < copied; i++)
         close(fds[i]);
-    if (result < 0 && apart)
-        return result;
+    return result < 0 ? error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result)) : 0;
+}
+
+int vm_process_spawn(const struct vm_process_spawn *spawn, struct vm_process_identity *ret_identity,
+        int *ret_pid_fd, struct error *err)
+{
+    pid_t pid = 0;
+    int result;
+    if (spawn->fd_count > FDS_MAX)
+        return error_set(err, -EINVAL, "a VMM cannot be given more than %d descriptors", FDS_MAX);
+    if (spawn->confine != NULL || spawn->netns_fd > 0)
+        result = spawn_apart(spawn, &pid, err);
+    else
+        result = spawn_here(spawn, &pid, err);
     if (result < 0)
-        return error_set(err, result, "cannot start %s: %s", spawn->argv[0], strerror(-result));
+        return result;
 
     // Not yet waited for, so the pid cannot mean anybody else.
     int pid_fd = pid_fd_open(pid);
