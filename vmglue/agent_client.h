@@ -28,6 +28,8 @@ struct agent *agent_disconnect(struct agent *agent); // accepts NULL; requests i
 // Ends requests in flight, and later ones, with -EPIPE; the handle stays until agent_disconnect. For an owner
 // whose users are still inside of calls.
 void agent_break(struct agent *agent);
+// Whether the connection has ended, by agent_break or by itself: a new one is to be made.
+bool agent_is_broken(struct agent *agent);
 
 // True when the guest said in its HELLO that user processes are frozen: a daemon that finds its source
 // machine so (the one before it died between freeze and thaw) calls agent_thaw; a child's daemon calls

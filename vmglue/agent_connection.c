@@ -318,6 +318,14 @@ void agent_break(struct agent *agent)
     agent_wake(agent);
 }
 
+bool agent_is_broken(struct agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool broken = agent->closing || agent->failure != 0;
+    pthread_mutex_unlock(&agent->lock);
+    return broken;
+}
+
 struct agent *agent_disconnect(struct agent *agent)
 {
     if (agent == NULL)

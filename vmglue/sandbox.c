@@ -267,8 +267,8 @@ json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label
     return list;
 }
 
-int sandbox_agent_use(
-        struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
+// -ENOTCONN: it runs, but there is no connection to its agent.
+static int try_use(struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
 {
     int r = 0;
     pthread_mutex_lock(&all->lock);
@@ -279,10 +279,11 @@ int sandbox_agent_use(
         r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
     } else if (sandbox->record.state == SANDBOX_PAUSED) {
         r = sandbox_wrong_state(sandbox, "running", "ramet resume", err);
-    } else if (sandbox->record.state != SANDBOX_RUNNING || sandbox->agent == NULL) {
-        r = error_set(err, -EBUSY, "sandbox \"%s\" is %s%s; it must be running for this (`ramet start %s`)",
-                sandbox->record.name, sandbox_state_name(sandbox->record.state),
-                sandbox->record.state == SANDBOX_RUNNING ? " but its agent does not answer" : "",
+    } else if (sandbox->record.state != SANDBOX_RUNNING) {
+        r = error_set(err, -EBUSY, "sandbox \"%s\" is %s; it must be running for this (`ramet start %s`)",
+                sandbox->record.name, sandbox_state_name(sandbox->record.state), sandbox->record.name);
+    } else if (sandbox->agent == NULL || agent_is_broken(sandbox->agent)) {
+        r = error_set(err, -ENOTCONN, "sandbox \"%s\" is running but its agent does not answer",
                 sandbox->record.name);
     } else {
         sandbox->references++;
@@ -292,6 +293,24 @@ int sandbox_agent_use(
     }
     pthread_mutex_unlock(&all->lock);
     return r;
+}
+
+int sandbox_agent_use(
+        struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
+{
+    struct sandbox *sandbox;
+    int r = try_use(all, name, ret_use, err);
+    if (r != -ENOTCONN)
+        return r;
+    r = sandbox_begin(all, name, "being reached", &sandbox, err);
+    if (r < 0)
+        return r;
+    if (sandbox->record.state == SANDBOX_RUNNING && sandbox->vm != NULL)
+        r = sandbox_vm_reach(sandbox, err);
+    sandbox_finish(sandbox);
+    if (r == 0)
+        r = try_use(all, name, ret_use, err);
+    return r == -ENOTCONN ? -EPIPE : r;
 }
 
 void sandbox_agent_done(struct sandbox_agent *use)

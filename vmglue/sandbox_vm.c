@@ -349,12 +349,6 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     return r;
 }
 
-int sandbox_vm_reach(struct sandbox *sandbox, struct error *err)
-{
-    int r = sandbox->memory == NULL ? open_memory(sandbox, err) : 0; // also for a stop without the agent
-    return r == 0 && sandbox->agent == NULL ? connect_agent(sandbox, REACH_TIMEOUT_MS, err) : r;
-}
-
 // Ends calls into the guest and waits until their callers have left.
 static void drop_agent(struct sandbox *sandbox)
 {
@@ -370,6 +364,14 @@ static void drop_agent(struct sandbox *sandbox)
         pthread_cond_wait(&all->changed, &all->lock);
     pthread_mutex_unlock(&all->lock);
     agent_disconnect(agent);
+}
+
+int sandbox_vm_reach(struct sandbox *sandbox, struct error *err)
+{
+    int r = sandbox->memory == NULL ? open_memory(sandbox, err) : 0; // also for a stop without the agent
+    if (sandbox->agent != NULL && agent_is_broken(sandbox->agent))
+        drop_agent(sandbox); // it ended by itself; the machine may be well
+    return r == 0 && sandbox->agent == NULL ? connect_agent(sandbox, REACH_TIMEOUT_MS, err) : r;
 }
 
 static void close_parts(struct sandbox *sandbox)

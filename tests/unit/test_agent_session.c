@@ -225,7 +225,9 @@ static void calls_end_when_the_guest_goes(void **state)
     guest_start(&other, 0);
     struct agent_exec exec = {.shell_command = "kill -KILL $PPID; sleep 1000"};
     struct agent_exec_result result;
+    assert_false(agent_is_broken(other.agent));
     assert_int_equal(agent_exec_run(other.agent, &exec, &result, &err), -EPIPE);
+    assert_true(agent_is_broken(other.agent));
     assert_int_equal(agent_ping(other.agent, 0, &err), -EPIPE);
     agent_disconnect(other.agent);
     assert_int_equal(waitpid(other.pid, NULL, 0), other.pid);
