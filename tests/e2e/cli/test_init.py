@@ -49,6 +49,16 @@ class Init(rig.Case):
         self.daemon.ramet("start", "one")
         self.assertIn("systemd", self.sh("one", "readlink /proc/1/exe"))
 
+        if os.environ.get("RAMET_TEST_LONG"):
+            self.V07_a_killed_agent()
+
+    def V07_a_killed_agent(self):
+        """Root kills the agent, which is not process 1 here. Calls end with words, and rm works."""
+        agent = self.sh("one", "grep -lz '^@ramet-guest' /proc/[0-9]*/cmdline 2>/dev/null | head -1").split("/")[2]
+        self.daemon.ramet("exec", "--user", "root", "--timeout", "5", "one", f"kill -9 {agent}; sleep 1000", status=1)
+        self.assertRegex(self.daemon.stderr, "guest|agent|machine")
+        self.daemon.ramet("rm", "--force", "one")
+
     def wait_state(self, name, *wanted):
         while True:
             state = next(box["state"] for box in self.daemon.json("ls") if box["name"] == name)
