@@ -10,6 +10,7 @@ void case_pace(struct rig *rig);
 void case_generations(struct rig *rig, unsigned generations);
 void case_shape(struct rig *rig);
 void case_reboot(struct rig *rig);
+void case_setup(struct rig *rig);
 void case_damage(struct rig *rig);
 void case_random(struct rig *rig, unsigned forks);
 void case_unique(struct rig *rig, unsigned forks);

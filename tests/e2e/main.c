@@ -18,6 +18,11 @@ static void reboot(struct rig *rig, unsigned count)
     case_reboot(rig);
 }
 
+static void setup(struct rig *rig, unsigned count)
+{
+    case_setup(rig);
+}
+
 static void damage(struct rig *rig, unsigned count)
 {
     case_damage(rig);
@@ -45,6 +50,7 @@ static const struct {
         {"generations", 10, generations_on_two},
         {"shape", 1, shape},
         {"reboot", 1, reboot},
+        {"setup", 1, setup},
         {"random", 20, case_random},
         {"unique", 3, case_unique},
         {"traffic", 10, case_traffic},
