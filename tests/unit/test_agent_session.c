@@ -360,6 +360,20 @@ static void silence_is_a_timeout(void **state)
     close(listener);
 }
 
+// Guest and host are one machine here, so the offset is nothing but the doubt.
+static void V04_the_offset_of_a_right_clock_is_within_its_doubt(void **state)
+{
+    struct guest *guest = *state;
+    const int64_t between_two_clocks = 1000000;
+    for (unsigned i = 0; i < 10; i++) {
+        struct error err;
+        int64_t offset;
+        uint64_t doubt;
+        assert_int_equal(agent_clock_offset(guest->agent, 0, &offset, &doubt, &err), 0);
+        assert_in_range((offset < 0 ? -offset : offset), 0, (int64_t)doubt + between_two_clocks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +389,7 @@ int main(void)
             cmocka_unit_test(a_daemon_of_an_older_release_is_served),
             cmocka_unit_test(V07_a_silent_agent_ends_calls_that_have_no_limit),
             cmocka_unit_test(silence_is_a_timeout),
+            cmocka_unit_test(V04_the_offset_of_a_right_clock_is_within_its_doubt),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
