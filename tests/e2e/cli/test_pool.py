@@ -142,6 +142,21 @@ class Pool(rig.Case):
         self.assertEqual(len(self.images(late["pid"])), 2)
         self.assertEqual(self.sh("late", "cat /dev/shm/mine").strip(), "mine")
 
+    def test_template(self):
+        """A template has a machine waiting from its first create on; one that waits takes another network policy."""
+        self.create("maker", "agent-base")
+        answer = self.daemon.call("POST", "/v1/templates", {"name": "kind", "sandbox": "maker"})
+        self.assertEqual(answer.status, 202, answer.body)
+        self.until(lambda: any(s["name"] == "kind" for s in self.daemon.json("snapshots")), "the template")
+        self.assertEqual(self.create("first", "kind")["start_mode"], "resume")
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        box = self.create("second", "kind", network="none")
+        self.assertEqual((box["start_mode"], box["network"]), ("pool", "none"))
+        self.assertEqual(self.sh("second", "hostname").strip(), "second")
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        self.assertEqual(self.daemon.call("DELETE", "/v1/templates/kind").status, 204)
+        self.until(lambda: self.hidden() == [], "the template's parked machine to end")
+
     def die_at(self, step):
         self.daemon.stop()
         os.environ["RAMET_TEST_STOP_AT"] = step
