@@ -151,8 +151,9 @@ static int freeze(struct capture *capture, struct error *err)
     } else if (request->best_effort) {
         result = 0;
     } else {
+        if (result == -EBUSY) // what froze it before is gone, and its thaw was lost
+            agent_thaw(request->agent, NULL);
         error_prefix(err, "the guest's processes could not be frozen, so no snapshot was taken");
-        agent_thaw(request->agent, NULL); // in case only the answer was lost
     }
     return result;
 }

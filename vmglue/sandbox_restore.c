@@ -111,6 +111,7 @@ static int start_snapshot(struct sandbox *sandbox, const struct sandbox_origin *
     snprintf(record.from, sizeof record.from, "%.60s", from);
     sandbox_record_set(sandbox, &record); // committed with "running"
     sandbox_record_free(&record);
+    sandbox->snapshot = origin->machine;
     r = sandbox_vm_start(sandbox, origin->state, origin->state_bytes, origin->compat, err);
     if (r == 0 && (r = sandbox_resume_end(sandbox, started_ns, "restore", err)) < 0)
         sandbox_vm_end(sandbox);

@@ -28,7 +28,7 @@ void sandbox_tell(struct sandbox *sandbox, const char *type, json_t *data)
 void sandbox_tell_change(
         struct sandbox *sandbox, const struct sandbox_record *before, const struct sandbox_record *after)
 {
-    if (strcmp(before->name, after->name) != 0)
+    if (strcmp(before->name, after->name) != 0 && before->name[0] != '\0')
         sandbox_tell(sandbox, "renamed", json_pack("{s:s}", "before", before->name));
     if (before->state != after->state) {
         // Where a new one comes from is nobody's business: from the pool it is being created too.

@@ -349,6 +349,52 @@ static void test_damage_is_no_end(void **state)
     volume_close(volume);
 }
 
+static struct doc_id put_doc(struct txn *txn, struct doc_id id, const char *name)
+{
+    struct doc doc = {.id = id, .kind = DOC_SANDBOX};
+    snprintf(doc.name, sizeof doc.name, "%s", name);
+    return txn_doc_put(txn, &doc, NULL, 0);
+}
+
+static void expect_named(struct world *world, const char *name, struct doc_id id)
+{
+    struct doc doc = {0};
+    assert_int_equal(store_doc_find(world->store, DOC_SANDBOX, name, &doc), 0);
+    assert_int_equal(doc.id.value, id.value);
+    doc_free(&doc);
+}
+
+// Two docs swap names in one transaction, one going nameless meanwhile; without that the second is refused.
+static void test_docs_swap_names(void **state)
+{
+    struct world *world = *state;
+    struct error err = {0};
+    struct txn *txn = txn_begin(world->store);
+    struct doc_id a = put_doc(txn, (struct doc_id){0}, "a"), b = put_doc(txn, (struct doc_id){0}, "b");
+    assert_int_equal(txn_commit_wait(txn, 0, &err), 0);
+    txn = txn_begin(world->store);
+    put_doc(txn, a, "b");
+    put_doc(txn, b, "a");
+    assert_int_equal(txn_commit_wait(txn, 0, &err), -EEXIST);
+    expect_named(world, "a", a);
+    txn = txn_begin(world->store);
+    put_doc(txn, a, "");
+    put_doc(txn, b, "a");
+    put_doc(txn, a, "b");
+    assert_int_equal(txn_commit_wait(txn, TXN_DURABLE, &err), 0);
+    for (int again = 0; again < 2; again++) {
+        expect_named(world, "a", b);
+        expect_named(world, "b", a);
+        world_close(world);
+        world_open(world);
+    }
+    txn = txn_begin(world->store);
+    put_doc(txn, a, "c");
+    put_doc(txn, a, "b"); // it had the name back by then
+    put_doc(txn, b, "b");
+    assert_int_equal(txn_commit_wait(txn, 0, &err), -EEXIST);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -359,6 +405,7 @@ int main(void)
             cmocka_unit_test_setup_teardown(test_bad_requests_have_words, setup, teardown),
             cmocka_unit_test_setup_teardown(test_resize, setup, teardown),
             cmocka_unit_test_setup_teardown(test_damage_is_no_end, setup, teardown),
+            cmocka_unit_test_setup_teardown(test_docs_swap_names, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,6 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 }
 
 const struct verb verb_ls = {"ls", "ls [--state STATE] [--label K=V]", "List the sandboxes",
-        "  --state STATE   only those: running, stopped, failed\n"
+        "  --state STATE   only those: running, paused, stopped, failed\n"
         "  -l, --label K=V only those with this label\n",
         run};

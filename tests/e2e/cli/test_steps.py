@@ -54,7 +54,7 @@ class Steps(rig.Case):
             self.daemon.stop()
         os.environ.update(environment)
         try:
-            self.daemon.start()
+            self.daemon.start("--working-sets", "off")    # which add rows to the catalog when they like
         finally:
             for name in environment:
                 del os.environ[name]
