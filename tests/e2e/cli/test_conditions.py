@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines under conditions that are not the usual ones: an agent that is silent (V07), a stop that keeps only the disk under
-write load (V08), other circumstances at a resume (V09), another build of the daemon under a loaded guest."""
+"""Machines under conditions that are not the usual ones: a stop that keeps only the disk under write load (V08), other
+circumstances at a resume (V09), another build of the daemon under a loaded guest."""
 import json
 import os
 import shutil
@@ -71,47 +71,11 @@ class Conditions(rig.Case):
         self.sh("base", "mkdir c; sync")
         self.daemon.ramet("snapshot", "base", "--name", "point", "--wait")
         self.daemon.ramet("rm", "base")
-        for part in (self.V07_silent_agent, self.V07_panic, self.upgrade, self.V09_other_conditions, self.V08_disk_only):
+        for part in (self.upgrade, self.V09_other_conditions, self.V08_disk_only):
             begun = time.monotonic()
             with self.subTest(part.__name__):
                 part()
             print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
-
-    # ---- V07 ----
-
-    def V07_silent_agent(self):
-        """Typed errors within a bound, the source is unharmed, rm works without the agent."""
-        self.daemon.ramet("create", "box", "--from", "point")
-        self.sh("box", "setsid sh -c 'while :; do date +%s%N > tick; sleep 0.05; done' > /dev/null 2>&1 < /dev/null &")
-        # The agent cannot be stopped from inside: it is the first process. Its port is taken from it instead.
-        away = "cd /sys/bus/virtio/drivers/virtio_console; for d in virtio*; do echo $d > unbind; done"
-        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "-t", "1", "box", away], capture_output=True)
-        answers = []    # exec waits longest, beside the others
-        thread = threading.Thread(target=lambda: answers.append(self.call("POST", "/box/exec", {"command": "true", "timeout_secs": 1})))
-        thread.start()
-        calls = (("POST", "/box/snapshots", {"name": "no"}), ("POST", "/box/fork", {}), ("POST", "/box/stop", {}), None)
-        for call in calls:
-            if call is None:
-                thread.join()
-            answer = answers[0] if call is None else self.call(*call)
-            path = "/box/exec" if call is None else call[1]
-            self.assertIn(answer.status, (409, 503), (path, answer.body))
-            self.assertRegex(answer.code, r"^(capacity\.(timeout|guest_gone)|sandbox\.|exec\.)", answer.body)
-            self.assertEqual(self.state("box"), "running")
-        self.assertEqual([s["name"] for s in self.daemon.json("snapshots")], ["point"])
-        # Memory is kept all the same when it is asked for.
-        stopped = self.call("POST", "/box/stop", {"force": True})
-        self.assertEqual((stopped.status, stopped.json["memory_kept"]), (200, True), stopped.body)
-        self.assertEqual(self.call("DELETE", "/box").status, 204)
-
-    def V07_panic(self):
-        self.daemon.ramet("create", "box", "--from", "point")
-        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "-t", "30", "box",
-                        "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger"], capture_output=True)
-        self.until(lambda: self.state("box") == "failed")
-        self.assertIn("panic", self.daemon.json("show", "box")["reason"])
-        self.assertIn("panic", self.daemon.ramet("logs", "box"))
-        self.daemon.ramet("rm", "box")
 
     # ---- another daemon ----
 

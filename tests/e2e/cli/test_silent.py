@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest whose agent is silent, and one whose kernel panics, as the host sees them (V07)."""
+import os
+import subprocess
+import time
+
+import rig
+
+
+class Silent(rig.Case):
+    KERNEL = True
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+
+    def sh(self, name, line):
+        return self.daemon.ramet("exec", name, line)
+
+    def call(self, method, path, body=None):
+        return self.daemon.call(method, "/v1/sandboxes" + path, body)
+
+    def state(self, name):
+        return self.daemon.json("show", name)["state"]
+
+    def until(self, condition):
+        limit = time.monotonic() + rig.HANG_SECS
+        while not condition():
+            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
+            time.sleep(0.05)
+
+    def is_silent(self):
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        connection.timeout = 5
+        try:
+            connection.request("POST", "/v1/sandboxes/box/exec", '{"command": "true"}')
+            connection.getresponse().read()
+            return False
+        except TimeoutError:
+            return True    # and leaves, which gives the command up
+        finally:
+            connection.close()
+
+    def test_V07_silent_agent(self):
+        """Typed errors within a bound, the source is unharmed, rm works without the agent. Then another goes down itself."""
+        self.daemon.ramet("create", "box", "--size", "small")
+        self.daemon.ramet("snapshot", "box", "--name", "point")
+        self.sh("box", "setsid sh -c 'while :; do date +%s%N > tick; sleep 0.05; done' > /dev/null 2>&1 < /dev/null &")
+        # The agent cannot be stopped from inside: it is the first process. Its port is taken from it instead, by a command
+        # which therefore never ends for the host.
+        away = "cd /sys/bus/virtio/drivers/virtio_console; for d in virtio*; do echo $d > unbind; done"
+        command = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "box", away],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.until(self.is_silent)
+        for path, body in (("/box/snapshots", {"name": "no"}), ("/box/fork", {}), ("/box/stop", {})):
+            answer = self.call("POST", path, body)
+            self.assertIn(answer.status, (409, 503), (path, answer.body))
+            self.assertRegex(answer.code, r"^(capacity\.(timeout|guest_gone)|sandbox\.)", answer.body)
+            self.assertEqual(self.state("box"), "running")
+        self.assertEqual([s["name"] for s in self.daemon.json("snapshots")], ["point"])
+        # Memory is kept all the same when it is asked for.
+        stopped = self.call("POST", "/box/stop", {"force": True})
+        self.assertEqual((stopped.status, stopped.json["memory_kept"]), (200, True), stopped.body)
+        self.assertIn("it was stopped", command.communicate()[1])
+        self.assertNotEqual(command.returncode, 0)
+        self.assertEqual(self.call("DELETE", "/box").status, 204)
+        self.panic()
+
+    def panic(self):
+        self.daemon.ramet("create", "box", "--from", "point")
+        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "-t", "30", "box",
+                        "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger"], capture_output=True)
+        self.until(lambda: self.state("box") == "failed")
+        self.assertIn("panic", self.daemon.json("show", "box")["reason"])
+        self.assertIn("panic", self.daemon.ramet("logs", "box"))
+        self.daemon.ramet("rm", "box")
+
+
+if __name__ == "__main__":
+    rig.need_machines()
+    rig.main()
