@@ -104,7 +104,10 @@ static void ports_answer(struct machine *machine)
     struct agent_job job;
     struct error err;
     static char text[65536];
-    const char *argv[] = {"python3", "-m", "http.server", "8000", "--bind", "127.0.0.1", NULL};
+    static const char server[] = "import socket\n"
+                                 "c = socket.create_server(('127.0.0.1', 8000)).accept()[0]\n"
+                                 "c.sendall(c.recv(100) + open('supervisor.py', 'rb').read())\n";
+    const char *argv[] = {"python3", "-S", "-c", server, NULL};
     int fd = -1, r;
     if (agent_job_start(machine->agent, &(struct agent_exec){.argv = argv, .cwd = "/run/ramet/context"},
                 "web", &job, &err) < 0)
@@ -113,12 +116,11 @@ static void ports_answer(struct machine *machine)
         usleep(20000);
     if (r < 0)
         rig_fail("agent_dial: %s", err.text);
-    static const char request[] = "GET /supervisor.py HTTP/1.0\r\n\r\n";
-    if (send(fd, request, sizeof request - 1, MSG_NOSIGNAL) != sizeof request - 1)
-        rig_fail("the connection takes no request");
+    if (send(fd, "hello ", 6, MSG_NOSIGNAL) != 6)
+        rig_fail("the connection takes no bytes");
     read_answer(fd, text, sizeof text);
     close(fd);
-    if (strncmp(text, "HTTP/1.0 200", 12) != 0)
+    if (strncmp(text, "hello # SPDX", 12) != 0)
         rig_fail("the guest's port answered %.100s", text);
     if (agent_job_remove(machine->agent, job.id, true, &err) < 0)
         rig_fail("agent_job_remove: %s", err.text);
