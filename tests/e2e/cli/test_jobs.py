@@ -309,24 +309,24 @@ class Jobs(rig.Case):
         """What does not fit leaves the old content and nothing beside it."""
         call, at = self.daemon.call, "/v1/sandboxes/box/files"
         root = ["exec", "--user", "root", "box"]
-        self.daemon.ramet(*root, "mkdir -p small && mount -t tmpfs -o size=1m,mode=777 none small && chown user small")
-        self.assertEqual(call("PUT", at + "/content?path=/root/small/old", b"old").status, 204)
-        answer = call("PUT", at + "/content?path=/root/small/old", b"x" * (2 << 20))
+        self.daemon.ramet(*root, "mkdir -p /srv/small && mount -t tmpfs -o size=1m,mode=777 none /srv/small")
+        self.assertEqual(call("PUT", at + "/content?path=/srv/small/old", b"old").status, 204)
+        answer = call("PUT", at + "/content?path=/srv/small/old", b"x" * (2 << 20))
         self.assertEqual((answer.status, answer.code), (507, "capacity.storage"))
-        self.assertEqual(call("GET", at + "/content?path=/root/small/old").body, b"old")
-        self.assertEqual(call("PUT", at + "/content?path=/root/small/new", b"x" * (2 << 20)).status, 507)
-        self.assertEqual(self.daemon.ramet(*root, "ls -A small"), "old\n")
+        self.assertEqual(call("GET", at + "/content?path=/srv/small/old").body, b"old")
+        self.assertEqual(call("PUT", at + "/content?path=/srv/small/new", b"x" * (2 << 20)).status, 507)
+        self.assertEqual(self.daemon.ramet(*root, "ls -A /srv/small"), "old\n")
         results = []
         threads = [threading.Thread(target=lambda byte=byte: results.append(
-            call("PUT", at + "/content?path=/root/small/both", byte * 300000).status)) for byte in (b"a", b"b")]
+            call("PUT", at + "/content?path=/srv/small/both", byte * 300000).status)) for byte in (b"a", b"b")]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        both = call("GET", at + "/content?path=/root/small/both").body
+        both = call("GET", at + "/content?path=/srv/small/both").body
         self.assertEqual((results, len(both), len(set(both))), ([204, 204], 300000, 1))
-        self.assertEqual(self.daemon.ramet(*root, "ls -A small"), "both\nold\n")
-        self.daemon.ramet(*root, "umount small")
+        self.assertEqual(self.daemon.ramet(*root, "ls -A /srv/small"), "both\nold\n")
+        self.daemon.ramet(*root, "umount /srv/small")
 
     def forks_have_their_own_jobs(self):
         self.daemon.ramet("job", "start", "box", "--name", "count", "while :; do echo $((++i)); sleep 0.05; done")
