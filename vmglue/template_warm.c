@@ -99,23 +99,39 @@ int template_warm_commands(struct template_build *build, struct error *err)
     return r;
 }
 
-// A job of the agent, so that it is listed as such in every sandbox that is made from the template.
+// Starts a daemon of the guest as a job of the agent, so that it is listed as such in every sandbox that is
+// made from the template, and waits until it answers.
+static int start_daemon(struct template_build *build, struct agent *agent, const char *name,
+        const char *command, const char *answers, struct error *err)
+{
+    char line[200], wait_line[400];
+    struct agent_exec exec = {.shell_command = line, .user = "root"};
+    struct agent_job job;
+    snprintf(line, sizeof line, "exec %s > /var/log/%s.log 2>&1", command, name);
+    snprintf(wait_line, sizeof wait_line,
+            "while ! %s > /dev/null 2>&1; do pgrep -x %s > /dev/null || { sleep 1; pgrep -x %s > /dev/null "
+            "|| "
+            "{ tail -n 40 /var/log/%s.log; exit 1; }; }; sleep 0.1; done",
+            answers, name, name, name);
+    int r = agent_job_start(agent, &exec, name, &job, err);
+    if (r == 0)
+        r = run_line(build, agent, wait_line, WARM_TIMEOUT_MS, err);
+    return r < 0 ? error_prefix(err, "%s does not answer", name) : 0;
+}
+
+// containerd first: dockerd would start one of its own, but gives a slow machine no more than 15 s for it.
 static int start_docker(struct template_build *build, struct agent *agent, struct error *err)
 {
-    static const char wait_line[] = "for i in $(seq 1200); do docker info > /dev/null 2>&1 && exit 0; pgrep "
-                                    "-x dockerd > /dev/null || break; "
-                                    "sleep 0.1; done; tail -n 40 /var/log/dockerd.log; exit 1";
-    struct agent_exec exec = {.shell_command = "exec dockerd > /var/log/dockerd.log 2>&1", .user = "root"};
-    struct agent_job job;
     template_build_step(build, "starting dockerd");
-    int r = run_line(build, agent, "command -v dockerd && command -v docker", WARM_TIMEOUT_MS, err);
+    int r = run_line(build, agent, "command -v containerd && command -v dockerd && command -v docker",
+            WARM_TIMEOUT_MS, err);
     if (r < 0)
         return error_prefix(
                 err, "warm docker needs the packages docker.io and its kernel modules (base docker-base)");
-    r = agent_job_start(agent, &exec, "dockerd", &job, err);
-    if (r == 0)
-        r = run_line(build, agent, wait_line, WARM_TIMEOUT_MS, err);
-    return r < 0 ? error_prefix(err, "dockerd does not answer") : 0;
+    r = start_daemon(build, agent, "containerd", "containerd", "ctr version", err);
+    return r < 0 ? r
+                 : start_daemon(build, agent, "dockerd",
+                           "dockerd --containerd=/run/containerd/containerd.sock", "docker info", err);
 }
 
 static void on_event(void *context, const char *event, const json_t *data)

@@ -9,7 +9,8 @@ import sys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 QUICKSTART = os.path.join(ROOT, "tools/quickstart")
 ROWS = ["cold boot to the first answer", "snapshot: the machine was paused for", "fork 8 ways",
-        "start to first answer", "host memory of a fork"]
+        "start to first answer", "host memory of a fork",
+        "template: disk, boot, warm kernel, captured", "a cell in its Python kernel", "its first cell"]
 
 
 def fail(words, output):
@@ -57,7 +58,7 @@ def run_broken_off():
     output = ""
     for line in process.stdout:
         output += line
-        if "demo: running" in line:
+        if "plain: running" in line:
             process.send_signal(signal.SIGTERM)
     if process.wait() != 143:
         fail(f"broken off, it ended with {process.returncode} and not with 143", output)
