@@ -31,9 +31,9 @@ void agent_break(struct agent *agent);
 // Whether the connection has ended, by agent_break or by itself: a new one is to be made.
 bool agent_is_broken(struct agent *agent);
 
-// True when the guest said in its HELLO that user processes are frozen: a daemon that finds its source
-// machine so (the one before it died between freeze and thaw) calls agent_thaw; a child's daemon calls
-// agent_after_fork.
+// True when the guest said in its HELLO that user processes or file systems are frozen: a daemon that finds
+// its source machine so (the one before it died between freeze and thaw) calls agent_thaw; a child's daemon
+// calls agent_after_fork.
 bool agent_was_frozen(const struct agent *agent);
 
 // The protocol's version that both sides speak. An agent in an older snapshot may speak 1 only; it knows

@@ -286,7 +286,7 @@ int agent_connect(const char *socket_path, unsigned timeout_ms, struct agent **r
     agent->fd = hello.fd;
     agent->epoch = hello.epoch;
     agent->version = hello.version;
-    agent->was_frozen = hello.state & AGENT_STATE_FROZEN;
+    agent->was_frozen = hello.state & (AGENT_STATE_FROZEN | AGENT_STATE_FILESYSTEMS_FROZEN);
     agent->round_trip_ns = hello.round_trip_ns;
     agent->heard_ns = agent_clock_ns();
     agent->quiet_ms = AGENT_QUIET_MS;
