@@ -175,6 +175,8 @@ static int begin_payload(struct websocket *websocket)
     if ((length == 126 && size < 126) || (length == 127 && size < 65536)) // not the shortest form
         return -WEBSOCKET_CLOSE_PROTOCOL;
     int opcode = websocket->head[0] & 15;
+    if (!is_control(opcode) && opcode != 0)
+        websocket->size = 0; // what there was is an earlier message
     if (!is_control(opcode) && size > WEBSOCKET_MESSAGE_MAX - websocket->size)
         return -WEBSOCKET_CLOSE_TOO_BIG;
     if (websocket->masked)
@@ -185,10 +187,8 @@ static int begin_payload(struct websocket *websocket)
     websocket->control_size = 0;
     if (is_control(opcode))
         return 0;
-    if (opcode != 0) {
+    if (opcode != 0)
         websocket->opcode = opcode;
-        websocket->size = 0;
-    }
     uint8_t *grown = realloc(websocket->message, websocket->size + (size_t)size + 1);
     if (grown == NULL)
         return -WEBSOCKET_CLOSE_TOO_BIG;

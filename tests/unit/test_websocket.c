@@ -71,6 +71,21 @@ static void messages_of_every_length_pass(void **state)
     }
 }
 
+static void messages_behind_each_other_have_the_limit_each(void **state)
+{
+    static uint8_t payload[WEBSOCKET_MESSAGE_MAX], bytes[WEBSOCKET_MESSAGE_MAX + WEBSOCKET_HEADER_MAX];
+    static const size_t sizes[] = {WEBSOCKET_MESSAGE_MAX, 1, WEBSOCKET_MESSAGE_MAX, 0, WEBSOCKET_MESSAGE_MAX};
+    struct websocket websocket;
+    struct websocket_message message;
+    websocket_init(&websocket, true);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t size = frame(0x82, payload, sizes[i], true, bytes);
+        assert_int_equal(feed(&websocket, bytes, size, size, &message), 1);
+        assert_int_equal(message.size, sizes[i]);
+    }
+    websocket_free(&websocket);
+}
+
 static void fragments_are_joined_around_a_ping(void **state)
 {
     uint8_t bytes[100];
@@ -156,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
             cmocka_unit_test(the_key_of_the_specification),
             cmocka_unit_test(messages_of_every_length_pass),
+            cmocka_unit_test(messages_behind_each_other_have_the_limit_each),
             cmocka_unit_test(fragments_are_joined_around_a_ping),
             cmocka_unit_test(A09_what_breaks_the_rules_is_refused),
             cmocka_unit_test(A09_a_message_of_many_fragments_is_bounded),
