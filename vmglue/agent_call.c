@@ -175,6 +175,7 @@ void agent_call_taken(struct agent_call *call, struct agent_piece *piece)
     unsigned channel = piece->channel;
     call->waiting_bytes[channel] -= (uint32_t)piece->size;
     call->owed_bytes[channel] += (uint32_t)piece->size;
+    call->waiting_empty -= piece->size == 0;
     if (call->owed_bytes[channel] >= AGENT_WINDOW_BYTES / 4 && !call->done) {
         struct agent_builder grant = {0};
         agent_builder_u32(&grant, call->owed_bytes[channel]);

@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { EMPTY_PIECES_MAX = 64 }; // a stream has one at its beginning, and one at the end of each channel
+
 uint64_t agent_clock_ns(void)
 {
     struct timespec now;
@@ -93,6 +95,8 @@ static int take_data_locked(struct agent_call *call, unsigned channel, const str
 {
     if (channel > 2 || frame->size > AGENT_WINDOW_BYTES + AGENT_PAYLOAD_MAX - call->waiting_bytes[channel])
         return -EPROTO;
+    if (frame->size == 0 && call->waiting_empty == EMPTY_PIECES_MAX)
+        return -EPROTO;
     struct agent_piece *piece = malloc(sizeof *piece + frame->size);
     if (piece == NULL)
         return -ENOMEM;
@@ -105,6 +109,7 @@ static int take_data_locked(struct agent_call *call, unsigned channel, const str
     *call->last = piece;
     call->last = &piece->next;
     call->waiting_bytes[channel] += frame->size;
+    call->waiting_empty += frame->size == 0;
     return 0;
 }
 
@@ -117,6 +122,13 @@ static int take_result_locked(struct agent_call *call, const struct agent_frame 
     call->result_size = frame->size;
     call->done = true;
     return 0;
+}
+
+// Never more than the window, whatever the guest says: so much may wait to be sent.
+static void take_window_locked(struct agent_call *call, uint32_t bytes)
+{
+    uint32_t room = AGENT_WINDOW_BYTES - call->credit;
+    call->credit += bytes < room ? bytes : room;
 }
 
 static int take_frame_locked(struct agent *agent, const struct agent_frame *frame)
@@ -138,7 +150,7 @@ static int take_frame_locked(struct agent *agent, const struct agent_frame *fram
     else if (frame->type == AGENT_RESULT)
         result = take_result_locked(call, frame);
     else if (frame->type == AGENT_WINDOW && channel == 0)
-        call->credit += agent_cursor_u32(&fields);
+        take_window_locked(call, agent_cursor_u32(&fields));
     pthread_cond_broadcast(&call->changed);
     return fields.bad ? -EPROTO : result;
 }

@@ -16,7 +16,8 @@ enum lie {
     WILD_TEXT,
     WILD_ENTRY,
     HANG_UP,
-    NOISE
+    NOISE,
+    NOTHING
 };
 
 static int flooded[2]; // closed for writing when a flood came to its end
@@ -55,6 +56,17 @@ static void tell(struct raw *raw, enum lie lie, uint32_t stream)
 {
     static uint8_t bytes[AGENT_PAYLOAD_MAX];
     memset(bytes, 0xF7, sizeof bytes);
+    if (lie == NOTHING) { // frames without a byte, which no window holds back
+        uint8_t frame[AGENT_HEADER_BYTES];
+        for (int i = 0; i < 100000; i++) {
+            size_t size = raw_frame(raw, AGENT_DATA, 1 << 8, stream, NULL, 0, frame);
+            if (send(raw->fd, frame, size, MSG_NOSIGNAL) < 0) {
+                close(flooded[1]);
+                return;
+            }
+        }
+        fail_msg("100000 empty frames that nobody took were accepted");
+    }
     if (lie == FLOOD || lie == NOISE) {
         // Until the client has had enough, which closes the connection (noise never does: its call times
         // out).
@@ -181,7 +193,7 @@ static void wait_for_the_end(void *context, int stream, const void *bytes, size_
     assert_int_equal(read(flooded[0], &byte, 1), 0);
 }
 
-static void more_than_the_window_is_refused(void **state)
+static void refused_as_a_flood(enum lie lie)
 {
     struct liar liar;
     struct agent *agent;
@@ -189,10 +201,20 @@ static void more_than_the_window_is_refused(void **state)
     struct agent_exec exec = {.shell_command = "true", .on_output = wait_for_the_end};
     struct error err;
     assert_int_equal(pipe(flooded), 0);
-    assert_int_equal(meet(&liar, FLOOD, &agent, &err), 0);
+    assert_int_equal(meet(&liar, lie, &agent, &err), 0);
     assert_int_equal(agent_exec_run(agent, &exec, &result, &err), -EPROTO);
     part(&liar, agent);
     close(flooded[0]);
+}
+
+static void more_than_the_window_is_refused(void **state)
+{
+    refused_as_a_flood(FLOOD);
+}
+
+static void empty_frames_without_end_are_refused(void **state)
+{
+    refused_as_a_flood(NOTHING);
 }
 
 static void each(void *context, const char *name, const struct agent_stat *stat)
@@ -227,6 +249,7 @@ int main(void)
             cmocka_unit_test(results_that_cannot_be_read),
             cmocka_unit_test(sentences_are_made_harmless),
             cmocka_unit_test(more_than_the_window_is_refused),
+            cmocka_unit_test(empty_frames_without_end_are_refused),
             cmocka_unit_test(folders_with_wild_lengths),
             cmocka_unit_test(noise_is_no_answer),
     };
