@@ -153,6 +153,11 @@ int job_spawn(struct job *job, const struct job_config *config)
         return result;
     }
     int cgroup_fd = config->exec ? cgroup_exec_make(job->id) : -1;
+    // Outside of the user cgroup it would run on while the machine is frozen, and draw what its copies draw.
+    if (config->exec && cgroup_fd < 0 && cgroup_available()) {
+        ends_close(&ends, true);
+        return cgroup_fd;
+    }
     pid_t pid = clone_into(cgroup_fd);
     if (pid == 0) {
         int entered = config->exec ? cgroup_enter() : 0;
