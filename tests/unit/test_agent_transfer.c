@@ -371,6 +371,19 @@ static void watches_tell_what_happens(void **state)
     snprintf(command, sizeof command, "echo z > %s/watched/new/z", guest->directory);
     assert_shell(guest, command, 0, "");
     await_line(&events, "created /new/z\n");
+    snprintf(command, sizeof command, "cd %s/watched; mv new deep/renamed; echo z > deep/renamed/again",
+            guest->directory);
+    assert_shell(guest, command, 0, "");
+    await_line(&events, "moved /new /deep/renamed\n");
+    await_line(&events, "created /deep/renamed/again\n");
+    snprintf(command, sizeof command, "cd %s/watched; mv deep ../aside/", guest->directory);
+    assert_shell(guest, command, 0, "");
+    await_line(&events, "removed /deep\n");
+    snprintf(command, sizeof command, "cd %s; echo z > aside/deep/renamed/unseen; echo z > watched/last",
+            guest->directory);
+    assert_shell(guest, command, 0, "");
+    await_line(&events, "created /last\n");
+    assert_null(strstr(events.lines, "unseen"));
     snprintf(command, sizeof command, "rm -r %s/watched", guest->directory);
     assert_shell(guest, command, 0, "");
     pthread_join(thread, NULL);

@@ -251,6 +251,10 @@ static void do_remove(uint32_t stream, struct background *background, bool with_
         job_result(stream, -EBUSY, "the job runs: end it first, or remove it with its processes", NULL);
         return;
     }
+    if (background->doomed) {
+        job_result(stream, -EBUSY, "the job is being removed already", NULL);
+        return;
+    }
     if (with_kill)
         cgroup_exec_kill(background->cgroup_id);
     if (background->job != NULL) {

@@ -81,6 +81,9 @@ static void sweep(void)
         if (strlen(entry->d_name) != ID_LENGTH)
             continue;
         int result = read_record(entry->d_name, &old);
+        // One that another call is writing right now cannot be read yet.
+        if (result < 0 && lstat(old.record, &st) == 0 && time(NULL) - st.st_mtime < EXPIRES_SECS)
+            continue;
         if (result == 0 && lstat(old.target.temporary, &st) == 0 && time(NULL) - st.st_mtime < EXPIRES_SECS)
             continue;
         if (result == 0)

@@ -61,8 +61,17 @@ static int add(const char *path)
             inotify_fd, path, watch_count == 0 ? interest & ~(uint32_t)IN_DONT_FOLLOW : interest);
     if (wd < 0)
         return -errno;
-    if (find(wd) != NULL)
+    struct watch *known = find(wd);
+    if (known != NULL) { // it was moved here from elsewhere below
+        char *renamed = known == watches ? NULL : strdup(path);
+        if (known != watches && renamed == NULL)
+            return -ENOMEM;
+        if (renamed != NULL) {
+            free(known->path);
+            known->path = renamed;
+        }
         return 0;
+    }
     struct watch *grown = realloc(watches, (watch_count + 1) * sizeof *grown);
     if (grown == NULL)
         return -ENOMEM;
@@ -110,11 +119,24 @@ struct moved {
     char path[PATH_MAX];
 };
 
+// A directory that went elsewhere is no longer below; IN_IGNORED forgets each.
+static void unwatch_below(const char *path)
+{
+    size_t length = strlen(path);
+    for (size_t i = 1; i < watch_count; i++) {
+        char end = strncmp(watches[i].path, path, length) == 0 ? watches[i].path[length] : 'x';
+        if (end == 0 || end == '/')
+            inotify_rm_watch(inotify_fd, watches[i].wd);
+    }
+}
+
 // The first half of a move whose second is outside of what is watched.
 static void moved_away(struct moved *from)
 {
-    if (from->cookie != 0)
+    if (from->cookie != 0) {
         report(AGENT_WATCH_REMOVED, from->path, "");
+        unwatch_below(from->path);
+    }
     from->cookie = 0;
 }
 
