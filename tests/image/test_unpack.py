@@ -266,6 +266,17 @@ class Whole(Case):
         shown = subprocess.run(["/sbin/debugfs", "-R", "cat /etc/hostname", self.path("disk")], capture_output=True, text=True)
         self.assertEqual(shown.stdout, "made by hand\n")
 
+    def test_a_link_for_etc_leads_nowhere(self):
+        """X: what is added to the tree is not written through its links."""
+        outside = self.path("outside")
+        os.mkdir(outside)
+        for target in (outside, "../outside"):
+            done = subprocess.run([UNPACK, "tar", self.write(tar(entry("./bin"), link("./etc", target))), self.path("disk")],
+                                  capture_output=True, text=True, timeout=120)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("a link in the place of /etc", done.stderr)
+            self.assertEqual(os.listdir(outside), [])
+
     def test_refusals_leave_nothing(self):
         for words, *command in (("has no /etc and no /bin", "tar", self.write(tar(entry("readme", b"x")), "a")),
                                 ("does not fit a disk of 33 MiB", "tar",

@@ -26,6 +26,7 @@ import zlib
 
 PIECE = 1 << 20
 JSON_LIMIT = 8 << 20
+ENTRIES_MAX = 2_000_000    # of a layer: each takes memory here and an inode of the store's file system
 OPAQUE = ".wh..wh..opq"
 MAGICS = [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"),
           (b"\x04\x22\x4d\x18", "lz4")]
@@ -192,6 +193,8 @@ class Layer:
         except OSError as problem:
             raise Refused(f"the entry {quoted(entry.name)} cannot be unpacked: {os.strerror(problem.errno)}") from None
         self.made.add(path)
+        if len(self.made) > ENTRIES_MAX:
+            raise Refused(f"the archive has more than {ENTRIES_MAX} entries")
 
     def whiteout(self, folder, base):
         """Hides what lower layers have, never what this one brought."""
