@@ -187,7 +187,8 @@ static int parse_list(const json_t *list, struct network_policy *policy, struct 
         return error_set(err, -ENOMEM, "no memory for the network's policy");
     for (size_t i = 0; i < count; i++) {
         const json_t *item = json_array_get(list, i);
-        if (!json_is_string(item))
+        // A zero character would be kept, and the record that holds it could not be read again.
+        if (!json_is_string(item) || strlen(json_string_value(item)) != json_string_length(item))
             return error_set(err, -EINVAL,
                     "field \"network\": \"allow\" must be a list of strings; number %zu is none", i + 1);
         int r = parse_entry(json_string_value(item), &policy->entries[i], err);

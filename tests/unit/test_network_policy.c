@@ -24,7 +24,7 @@ static void refused(const char *text, const char *word)
 {
     struct network_policy policy;
     struct error err = {0};
-    JSON_AUTO json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+    JSON_AUTO json_t *json = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     assert_non_null(json);
     assert_int_equal(network_policy_parse(json, &policy, &err), -EINVAL);
     if (strstr(err.text, "network") == NULL || strstr(err.text, word) == NULL)
@@ -83,6 +83,7 @@ static void test_refusals_say_what_is_wrong(void **state)
     refused("{\"allow\": \"x.example\"}", "list");
     refused("{\"allow\": [1]}", "number 1");
     refused("{\"allow\": [\"\"]}", "empty");
+    refused("{\"allow\": [\"a.example\\u0000\"]}", "number 1");
     refused("{\"allow\": [\"10.1.2.3/24\"]}", "10.1.2.0/24");
     refused("{\"allow\": [\"10.1.2.3/33\"]}", "not an IPv4");
     refused("{\"allow\": [\"10.1.2\"]}", "not an IPv4");
