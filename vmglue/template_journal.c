@@ -108,7 +108,10 @@ static int mark(const struct template_build *build, struct doc *doc, struct erro
         return error_set(err, -EBADMSG, "the snapshot of the build machine has no usable description");
     json_object_set_new(body, "template", json_true());
     json_object_set_new(body, "build", describe(build));
-    if (build->defaults != NULL)
+    json_t *kept = json_object_get(body, "defaults"); // of the sandbox that was captured
+    if (build->defaults != NULL && kept != NULL)
+        json_object_update_recursive(kept, build->defaults);
+    else if (build->defaults != NULL)
         json_object_set(body, "defaults", build->defaults);
     if (build->request.labels != NULL)
         json_object_set(body, "labels", (json_t *)build->request.labels);
@@ -127,6 +130,25 @@ static int mark(const struct template_build *build, struct doc *doc, struct erro
     return 0;
 }
 
+// What the name means now: since the build began, the template that was to be replaced may have been removed,
+// and something else may have got its name.
+static int find_replaced(struct template_build *build, struct doc *ret_old, struct error *err)
+{
+    const char *name = build->request.name;
+    if (build->reserved_name)
+        return 0;
+    if (store_doc_find(build->all->store, DOC_MACHINE, name, ret_old) == 0) {
+        JSON_AUTO json_t *body = json_loadb(ret_old->body, ret_old->body_bytes, 0, NULL);
+        if (json_fields_get_bool(body, "template"))
+            return 0;
+        return error_set(err, -EEXIST,
+                "\"%s\" has become a machine snapshot that is no template; it is not replaced", name);
+    }
+    int r = names_reserve(&build->all->config.service->names, NAMES_DATA, "template", name, err);
+    build->reserved_name = r == 0;
+    return r;
+}
+
 int template_journal_publish(struct template_build *build, struct error *err)
 {
     struct store *store = build->all->store;
@@ -135,9 +157,11 @@ int template_journal_publish(struct template_build *build, struct error *err)
     if (r < 0)
         return error_set(err, r, "the snapshot of the build machine is gone: somebody removed it");
     r = mark(build, &doc, err);
+    if (r == 0)
+        r = find_replaced(build, &old, err);
     if (r == 0) {
         struct txn *txn = txn_begin(store);
-        if (build->request.replace && store_doc_find(store, DOC_MACHINE, build->request.name, &old) == 0) {
+        if (old.id.value != 0) {
             txn_doc_delete(txn, old.id);
             working_set_delete(store, txn, old.id);
         }
