@@ -86,7 +86,8 @@ static int check_setup(const json_t *setup, struct error *err)
                 err, -EINVAL, "field \"setup\" must be a list of at most %d command lines", SETUP_MAX);
     json_array_foreach(setup, i, item)
     {
-        if (!json_is_string(item) || json_string_length(item) == 0)
+        if (!json_is_string(item) || json_string_length(item) == 0 ||
+                strlen(json_string_value(item)) != json_string_length(item))
             return error_set(err, -EINVAL,
                     "field \"setup\" must be a list of command lines; number %zu is none", i + 1);
     }
