@@ -396,9 +396,10 @@ int contexts_remove(struct sandbox_agent *use, const char *id, struct error *err
     int r = contexts_find(use, id, &place, err);
     if (r == 0)
         r = agent_job_remove(use->agent, place.job.id, true, err);
-    snprintf(path, sizeof path, CONTEXTS_SOCKETS "/%s.sock", place.id);
-    if (r == 0)
+    if (r == 0) {
+        snprintf(path, sizeof path, CONTEXTS_SOCKETS "/%s.sock", place.id);
         agent_file_remove(use->agent, path, false, &ignored);
+    }
     return r;
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 static const double WAIT_MAX_SECS = 3600;
+enum { WAIT_STEP_MS = 1000 }; // between two looks whether the client still waits
 
 static json_t *log_json(const struct agent_job_log *log)
 {
@@ -122,6 +123,21 @@ static void list_jobs(struct http_request *request)
     sandbox_agent_done(&use);
 }
 
+// Until the job ended, the time is over, or nobody waits for the answer any more.
+static int await_end(struct http_request *request, struct sandbox_agent *use, unsigned wait_ms,
+        struct agent_job *job, struct error *err)
+{
+    uint32_t id = job->id;
+    int r = -ETIMEDOUT;
+    while (r == -ETIMEDOUT && wait_ms > 0 && !http_request_is_gone(request) &&
+            !http_request_is_stopping(request)) {
+        unsigned part_ms = wait_ms < WAIT_STEP_MS ? wait_ms : WAIT_STEP_MS;
+        r = agent_job_wait(use->agent, id, part_ms, job, err);
+        wait_ms -= part_ms;
+    }
+    return r == -ETIMEDOUT ? agent_job_get(use->agent, id, job, err) : r;
+}
+
 // With wait_secs the answer comes when it ended, or the time is over: "state" says which.
 static void get_job(struct http_request *request)
 {
@@ -139,12 +155,7 @@ static void get_job(struct http_request *request)
     }
     if (!begin(request, known, &use, &job))
         return;
-    int r = 0;
-    if (job.running && secs > 0) {
-        r = agent_job_wait(use.agent, job.id, (unsigned)(secs * 1000) + 1, &job, &err);
-        if (r == -ETIMEDOUT)
-            r = agent_job_get(use.agent, job.id, &job, &err);
-    }
+    int r = job.running && secs > 0 ? await_end(request, &use, (unsigned)(secs * 1000) + 1, &job, &err) : 0;
     if (r < 0)
         reply_failure(request, &use, &err);
     else

@@ -224,7 +224,10 @@ static void say_end(struct terminal *terminal)
 
 static void look_around(struct terminal *terminal)
 {
-    uint64_t now = now_ns(), silent_ms = (now - terminal->heard_ns) / 1000000;
+    uint64_t now = now_ns();
+    if (terminal->typed_size > 0) // it is not listened to now, so its pongs are not heard
+        terminal->heard_ns = now;
+    uint64_t silent_ms = (now - terminal->heard_ns) / 1000000;
     if (http_request_is_stopping(terminal->request))
         close_with(terminal, WEBSOCKET_CLOSE_GOING_AWAY, "the daemon is ending; connect again");
     if (silent_ms > GONE_MS) {
@@ -264,6 +267,8 @@ static void serve(struct terminal *terminal, const void *first, size_t first_siz
                         .events = (short)((typing ? 0 : POLLIN) | (terminal->out_size > 0 ? POLLOUT : 0))},
                 {.fd = agent_pty_fd(terminal->pty),
                         .events = (short)((typing ? POLLOUT : 0) | (room ? POLLIN : 0))}};
+        if (polls[1].events == 0) // a hang-up would be reported again and again
+            polls[1].fd = -1;
         if (!typing && rest_size > 0) {
             take_bytes(terminal, rest, rest_size, rest, &rest_size);
             continue;

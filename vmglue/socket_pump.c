@@ -63,10 +63,15 @@ static void pump(struct way *there, struct way *back, bool (*stop)(void *context
     while (!(there->closed && back->closed) && !(stop != NULL && stop(context))) {
         struct pollfd polls[2] = {{.fd = there->from, .events = wanted(there, back)},
                 {.fd = back->from, .events = wanted(back, there)}};
+        const bool watched[2] = {there->closed && !back->closed, back->closed && !there->closed};
         for (int i = 0; i < 2; i++) // a hang-up that is known would be reported for ever
-            polls[i].fd = polls[i].events == 0 ? -1 : polls[i].fd;
+            polls[i].fd = polls[i].events == 0 && !watched[i] ? -1 : polls[i].fd;
         if (poll(polls, 2, LOOK_MS) < 0 && errno != EINTR)
             return;
+        // Who had ended his side, and is gone altogether now, takes nothing any more.
+        for (int i = 0; i < 2; i++)
+            if (watched[i] && polls[i].revents & (POLLHUP | POLLERR))
+                return;
         if (!way_work(there, polls[0].revents, polls[1].revents) ||
                 !way_work(back, polls[1].revents, polls[0].revents))
             return;
