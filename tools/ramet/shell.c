@@ -236,7 +236,10 @@ static bool take_signals(struct shell *shell)
     struct signalfd_siginfo info;
     if (read(shell->signals, &info, sizeof info) != sizeof info)
         return true;
-    return info.ssi_signo == SIGWINCH ? send_size(shell) : false;
+    if (info.ssi_signo == SIGWINCH)
+        return send_size(shell);
+    shell->status = 128 + (int)info.ssi_signo;
+    return false;
 }
 
 static void serve(struct shell *shell)
@@ -246,6 +249,8 @@ static void serve(struct shell *shell)
     sigaddset(&set, SIGWINCH);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGINT); // a raw terminal sends none, but somebody else may
+    sigaddset(&set, SIGQUIT);
     sigprocmask(SIG_BLOCK, &set, NULL);
     shell->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     raw_terminal(shell);
