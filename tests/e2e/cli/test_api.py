@@ -120,7 +120,7 @@ class CommandLine(rig.Case):
                       ["cp", "x:a", "y:b"], ["volume"], ["volume", "frob"], ["volume", "create", "a"],
                       ["volume", "create", "a", "12Q"], ["volume", "import", "a"], ["volume", "export", "a", "f", "--format", "vmdk"],
                       ["create", "x", "--label", "novalue"], ["create", "x", "--cpus", "many"], ["create", "--from"],
-                      ["fork"], ["stop"], ["stop", "x", "--force"], ["snapshots", "frob"], ["store", "frob"], ["help", "frob"],
+                      ["fork"], ["stop"], ["snapshots", "frob"], ["store", "frob"], ["help", "frob"],
                       ["exec", "x", "--timeout", "soon", "--", "true"], ["--frob"], ["volume", "import", "a", "-", "--format", "qcow2"]):
             with self.subTest(words):
                 self.daemon.ramet(*words, status=2)
