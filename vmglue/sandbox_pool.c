@@ -137,9 +137,16 @@ static struct sandbox_record merge(const struct sandbox *sandbox, const struct s
     record.mapped = parked->mapped;
     record.origin = parked->origin;
     record.machine = parked->machine;
+    memcpy(record.runtime, parked->runtime, sizeof record.runtime);
     memcpy(record.more, parked->more, sizeof record.more);
     record.more_count = parked->more_count;
     return record;
+}
+
+static bool has_ended(const struct sandbox *sandbox)
+{
+    struct pollfd ended = {.fd = sandbox->vm == NULL ? -1 : sandbox->vm->pid_fd, .events = POLLIN};
+    return sandbox->vm == NULL || poll(&ended, 1, 0) > 0;
 }
 
 // Its record says "parked" until it has its new identity: a daemon that dies before ends it, and nobody gets
@@ -158,6 +165,9 @@ static int wake(
     sandbox_step(sandbox, STEP_POOL_WOKEN);
     if (r == 0)
         r = sandbox_set_running(sandbox, started_ns, "pool", TXN_DURABLE, err);
+    // Events of a hidden one find nobody; from here on they do.
+    if (r == 0 && has_ended(sandbox))
+        r = error_set(err, -ESRCH, "its VMM ended meanwhile");
     return r;
 }
 
@@ -232,8 +242,7 @@ static struct sandbox *take_useless(struct sandbox_pool *pool)
     for (struct sandbox *sandbox = all->list; sandbox != NULL && found == NULL; sandbox = sandbox->next) {
         if (!is_parked(sandbox) || sandbox->op != NULL)
             continue;
-        struct pollfd ended = {.fd = sandbox->vm == NULL ? -1 : sandbox->vm->pid_fd, .events = POLLIN};
-        if (all->memory_short || sandbox->vm == NULL || poll(&ended, 1, 0) > 0 ||
+        if (all->memory_short || has_ended(sandbox) ||
                 !is_wanted_locked(find_locked(pool, sandbox->snapshot), now) ||
                 is_gone(all->store, sandbox->snapshot) ||
                 count_locked(all, sandbox->snapshot) > all->config.pool)
