@@ -330,12 +330,14 @@ int sandbox_vm_adopt(struct sandbox *sandbox, struct error *err)
     char folder[128];
     struct vm *vm;
     sandbox_vm_folder(all, sandbox->record.id, folder, sizeof folder);
+    pthread_mutex_lock(&all->lock);
+    sandbox->vm_generation++; // before its first event can come
+    pthread_mutex_unlock(&all->lock);
     int r = vm_adopt(&qemu_driver, folder, sandbox_watch_event, sandbox, &vm, err);
     if (r < 0)
         return r;
     pthread_mutex_lock(&all->lock);
     sandbox->vm = vm;
-    sandbox->vm_generation++;
     pthread_mutex_unlock(&all->lock);
     sandbox_network_adopt(sandbox);
     sandbox_memory_admit(sandbox, NULL); // a machine that lives is not refused

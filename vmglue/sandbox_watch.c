@@ -110,8 +110,11 @@ static bool wait_for_room(struct sandboxes *all)
 static bool is_current(struct sandbox *sandbox, const struct event_work *work)
 {
     pthread_mutex_lock(&work->all->lock);
-    bool current = sandbox->vm_generation == work->generation && sandbox->vm != NULL &&
-                   sandbox->record.state == SANDBOX_RUNNING && !work->all->quiesced;
+    // A paused one's VMM can end too; what its disk does is nobody's business until it goes on.
+    bool live = work->kind == VM_EVENT_EXITED ? sandbox_is_live(sandbox)
+                                              : sandbox->record.state == SANDBOX_RUNNING;
+    bool current =
+            sandbox->vm_generation == work->generation && sandbox->vm != NULL && live && !work->all->quiesced;
     pthread_mutex_unlock(&work->all->lock);
     return current;
 }
@@ -148,19 +151,30 @@ static bool watch_disk(const struct event_work *work, bool first)
     return more;
 }
 
+static void look_after_exit(const struct event_work *work)
+{
+    struct sandbox *sandbox;
+    int r;
+    do // nobody else would ever find out, so a turn that takes long is waited for again
+        r = sandbox_begin(work->all, work->id, "being looked after", &sandbox, NULL);
+    while (r == -EBUSY);
+    if (r < 0)
+        return;
+    if (is_current(sandbox, work))
+        handle_exit(sandbox, work->detail);
+    sandbox_finish(sandbox);
+}
+
 static void *work_thread(void *context)
 {
     struct event_work *work = context;
     struct sandboxes *all = work->all;
-    struct sandbox *sandbox;
     if (work->kind == VM_EVENT_IO_ERROR) {
         bool more = watch_disk(work, true);
         while (more && wait_for_room(all))
             more = watch_disk(work, false);
-    } else if (sandbox_begin(all, work->id, "being looked after", &sandbox, NULL) == 0) {
-        if (is_current(sandbox, work))
-            handle_exit(sandbox, work->detail);
-        sandbox_finish(sandbox);
+    } else {
+        look_after_exit(work);
     }
     free(work);
     pthread_mutex_lock(&all->lock);
