@@ -255,20 +255,24 @@ static void set_paths(struct sandboxes *all)
         used += (size_t)snprintf(all->tag + used, sizeof all->tag - used, "%02x", uuid[i]);
 }
 
+// A VMM that was adopted may have ended by now: the thread that looks after it waits for its turn and holds a
+// reference of its own.
 static void forget_references(struct sandboxes *all)
 {
+    pthread_mutex_lock(&all->lock);
     struct sandbox **link = &all->list;
     while (*link != NULL) {
         struct sandbox *sandbox = *link;
         sandbox->op = NULL;
-        sandbox->references = 0;
-        if (!sandbox->removed) {
+        if (--sandbox->references > 0 || !sandbox->removed) {
             link = &sandbox->next;
             continue;
         }
         *link = sandbox->next;
         sandbox_free(sandbox);
     }
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
 }
 
 int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **ret_all, struct error *err)
@@ -368,12 +372,13 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
         return NULL;
     sandbox_quiesce_all(all);
     sandbox_deadline_stop(all);
-    sandbox_working_set_stop(all);
     sandbox_pool_stop(all);
     pthread_mutex_lock(&all->lock);
     while (all->workers > 0)
         pthread_cond_wait(&all->changed, &all->lock);
     pthread_mutex_unlock(&all->lock);
+    // Whoever starts a VMM tells the recorder, so it ends after the pool and the workers.
+    sandbox_working_set_stop(all);
     while (all->list != NULL) {
         struct sandbox *sandbox = all->list;
         running += sandbox->vm != NULL;

@@ -135,7 +135,8 @@ void sandbox_working_set_stop(struct sandboxes *all)
 void sandbox_working_set_ready(struct sandbox *sandbox)
 {
     struct working_set_recorder *recorder = sandbox->all->recorder;
-    if (recorder == NULL || sandbox->snapshot.value == 0 ||
+    bool resumed = sandbox->record.mapped.value != 0; // what a later boot touches is not the snapshot's
+    if (recorder == NULL || !resumed || sandbox->snapshot.value == 0 ||
             working_set_exists(sandbox->all->store, sandbox->snapshot))
         return;
     struct waiting what = {.generation = sandbox->vm_generation,
