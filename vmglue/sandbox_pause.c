@@ -83,8 +83,11 @@ int sandbox_resume_begun(struct sandbox *sandbox, struct error *err)
     sandbox_step(sandbox, STEP_RESUME_RECORDED);
     r = vm_continue(sandbox->vm, err);
     sandbox_step(sandbox, STEP_RESUME_CONTINUED);
-    if (r < 0)
+    if (r < 0) { // it stands still as before, and can be asked again
+        struct error trouble;
+        commit(sandbox, SANDBOX_PAUSED, frozen, &trouble);
         return r;
+    }
     bool adopted = sandbox->agent == NULL; // by a daemon that could not reach it while it was paused
     r = sandbox_vm_reach(sandbox, err);
     if (r == 0 && (adopted ? agent_was_frozen(sandbox->agent) : frozen))

@@ -28,6 +28,13 @@ static int keep_memory(struct sandbox *sandbox, struct sandbox_record *record,
 {
     struct sandbox_capture capture;
     struct capture_result result;
+    if (sandbox->memory == NULL) // a daemon that could not speak with the VMM when it took it over
+        sandbox_vm_reach(sandbox, NULL);
+    if (sandbox->memory == NULL)
+        return error_set(err, -EIO,
+                "the memory of sandbox \"%s\" cannot be read, since its VMM does not answer; stop it with "
+                "its disks alone and force, or remove it",
+                sandbox->record.name);
     int r = sandbox_capture_begin(sandbox, NULL, "stop", &capture, err);
     if (r < 0)
         return r;
