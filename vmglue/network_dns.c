@@ -246,6 +246,7 @@ static struct job *new_job_locked(struct dns_guest *guest)
         return NULL;
     job->guest = guest;
     job->stream_fd = -1;
+    job->size = 0; // for a connection that could not be accepted: no query
     guest->workers++;
     dns->workers++;
     return job;

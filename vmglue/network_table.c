@@ -114,14 +114,15 @@ static void mend(void *context)
     unsigned mended = 0;
     pthread_mutex_lock(&table->lock);
     for (struct entry *entry = table->entries; entry != NULL; entry = entry->next) {
-        if (!entry->applied || stands_locked(table, entry))
+        if (entry->applied && stands_locked(table, entry))
             continue;
         table->ready = false;
-        if (apply_locked(table, entry, &err) < 0)
+        int r = entry->applied ? apply_locked(table, entry, &err)
+                               : run_locked(table, network_rules_close(&table->host, entry->name), &err);
+        if (r < 0)
             say(table, "the network rules of %s were deleted and cannot be made again: %s", entry->name,
                     err.text);
-        else
-            mended++;
+        mended += r == 0 && entry->applied;
     }
     pthread_mutex_unlock(&table->lock);
     if (mended > 0)
