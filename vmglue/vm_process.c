@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -164,6 +165,14 @@ static int run_child(void *context)
     return 127;
 }
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int dumpable; // before the first child
+
+static void read_dumpable(void)
+{
+    dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+}
+
 static int clone_child(struct child *child, pid_t *ret_pid)
 {
     char *stack = mmap(NULL, CHILD_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -172,8 +181,9 @@ static int clone_child(struct child *child, pid_t *ret_pid)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // the daemon's handlers must not run in the child
-    // Where a process gives up privileges its memory may no longer be looked at: here also the daemon's.
-    int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+    // Where a process gives up privileges its memory may no longer be looked at: here also the daemon's. What
+    // it is now may be another child's doing.
+    pthread_once(&once, read_dumpable);
     unsigned flags = child->spawn->confine != NULL ? vm_confine_clone_flags(child->spawn->netns_fd) : 0;
     int pid = clone(
             run_child, stack + CHILD_STACK_BYTES, (int)(CLONE_VM | CLONE_VFORK | SIGCHLD | flags), child);
