@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STRAY_TIMEOUT_MS = 30000 };
+enum { STRAY_TIMEOUT_MS = 30000, ADOPT_TRIES = 3 };
 
 static void load_one(void *context, const struct doc *doc)
 {
@@ -46,6 +46,8 @@ static void recover_running(struct sandbox *sandbox)
 {
     struct error err;
     int r = sandbox_vm_adopt(sandbox, &err);
+    for (unsigned tries = 1; r == -ETIMEDOUT && sandbox->vm == NULL && tries < ADOPT_TRIES; tries++)
+        r = sandbox_vm_adopt(sandbox, &err); // on a busy host it may be late
     if (r == 0) {
         sandbox_log(
                 sandbox->all, "sandbox %s: adopted, process %d", sandbox->record.name, (int)sandbox->vm->pid);
@@ -60,8 +62,10 @@ static void recover_running(struct sandbox *sandbox)
     }
     sandbox_vm_end(sandbox);
     sandbox_set_state(sandbox, SANDBOX_STOPPED,
-            "its VMM ended while no daemon ran (a power cut or a reboot of the host); it starts from its "
-            "disk");
+            r == -ETIMEDOUT
+                    ? "its VMM did not answer the new daemon and was ended; it starts from its disk"
+                    : "its VMM ended while no daemon ran (a power cut or a reboot of the host); it starts "
+                      "from its disk");
 }
 
 static void recover(struct sandbox *sandbox)
