@@ -18,6 +18,7 @@ struct range {
 static const struct range private_ranges[] = {
         {0x0a000000, 8}, {0xac100000, 12}, {0xc0a80000, 16}, {0x64400000, 10}};
 static const struct range never_ranges[] = {{0x00000000, 8}, {0x7f000000, 8}, {0xa9fe0000, 16},
+        {0xa83f8110, 32}, // 168.63.129.16: a cloud's machines ask it for their secrets
         {0x0a000200, 24}, // 10.0.2.0/24: where every guest lives itself
         {0xe0000000, 4}, {0xf0000000, 4}};
 
@@ -110,8 +111,8 @@ static int take_address(const char *text, const char *copy, struct network_entry
     }
     if (is_within(never_ranges, sizeof never_ranges / sizeof *never_ranges, entry->address, entry->prefix))
         return bad(err, text,
-                "can never be reached: loopback, link-local, multicast and the guest's own network "
-                "10.0.2.0/24 stay closed");
+                "can never be reached: loopback, link-local, metadata services, multicast and the guest's "
+                "own network 10.0.2.0/24 stay closed");
     return 0;
 }
 

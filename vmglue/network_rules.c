@@ -129,8 +129,8 @@ static void put_entries(FILE *out, const struct network_rules_host *host, const 
 static void put_refusals(FILE *out, const struct network_rules_host *host, const char *name, bool private)
 {
     fprintf(out,
-            "add rule inet %s out_%s ip daddr { 0.0.0.0/8, 127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3 } " REFUSE
-            "\nadd rule inet %s out_%s ip daddr ",
+            "add rule inet %s out_%s ip daddr { 0.0.0.0/8, 127.0.0.0/8, 168.63.129.16, 169.254.0.0/16, "
+            "224.0.0.0/3 } " REFUSE "\nadd rule inet %s out_%s ip daddr ",
             host->table, name, host->table, name);
     put_address(out, host->range);
     fprintf(out, "/%u " REFUSE "\n", host->prefix);
