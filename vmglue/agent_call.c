@@ -204,8 +204,10 @@ int agent_call_send(struct agent_call *call, const void *bytes, size_t size, boo
     int result = size > call->credit || size > AGENT_PAYLOAD_MAX ? -EINVAL : 0;
     if (result == 0)
         result = agent_post_locked(agent, call, AGENT_DATA, end ? AGENT_FLAG_END : 0, bytes, size);
-    if (result == 0)
+    if (result == 0) {
         call->credit -= (uint32_t)size;
+        call->unsent_bytes += (uint32_t)size;
+    }
     pthread_mutex_unlock(&agent->lock);
     return result;
 }

@@ -124,10 +124,10 @@ static int take_result_locked(struct agent_call *call, const struct agent_frame 
     return 0;
 }
 
-// Never more than the window, whatever the guest says: so much may wait to be sent.
+// A guest that says it took what was not even sent is not believed: no more than a window waits to be sent.
 static void take_window_locked(struct agent_call *call, uint32_t bytes)
 {
-    uint32_t room = AGENT_WINDOW_BYTES - call->credit;
+    uint32_t room = AGENT_WINDOW_BYTES - call->credit - call->unsent_bytes;
     call->credit += bytes < room ? bytes : room;
 }
 
@@ -185,6 +185,10 @@ static bool next_outgoing(struct agent *agent)
         agent->ready.first = out->next;
         if (out->next == NULL)
             agent->ready.last = &agent->ready.first;
+        struct agent_call *call =
+                out->frame.type == AGENT_DATA ? find_locked(agent, out->frame.stream) : NULL;
+        if (call != NULL)
+            call->unsent_bytes -= out->frame.size;
     }
     pthread_mutex_unlock(&agent->lock);
     if (out == NULL)

@@ -38,6 +38,7 @@ struct agent_call {
     uint32_t waiting_bytes[3], owed_bytes[3]; // received and not taken; taken and not granted again
     uint32_t waiting_empty;                   // pieces without bytes, which no window holds back
     uint32_t credit;                          // what may be sent on channel 0
+    uint32_t unsent_bytes;                    // taken from credit, and not given to the socket yet
     uint8_t *result;
     size_t result_size;
 };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STALL_MS = 60000, ENTRY_MAX_BYTES = 4096 };
+enum { STALL_MS = 60000, ENTRY_MAX_BYTES = 4096, LISTING_MAX_BYTES = 16 << 20 };
 
 static int begin(struct agent *agent, enum agent_operation operation, const char *path,
         struct agent_call *ret_call, struct error *err)
@@ -80,7 +80,7 @@ int agent_file_read(struct agent *agent, const char *path,
 
 struct listing {
     uint8_t bytes[2 * ENTRY_MAX_BYTES + 65536];
-    size_t size;
+    size_t size, total;
     void (*each)(void *context, const char *name, const struct agent_stat *stat);
     void *context;
 };
@@ -108,6 +108,8 @@ static int take_entries(void *context, const void *bytes, size_t size)
         read_stat(&fields, &stat);
         if (fields.bad)
             return -EPROTO;
+        if ((listing->total += length) > LISTING_MAX_BYTES) // the caller keeps them all
+            return -E2BIG;
         listing->each(listing->context, name, &stat);
         done += 4 + (size_t)length;
     }
@@ -130,6 +132,8 @@ int agent_file_list(struct agent *agent, const char *path,
     if (result == 0) {
         result = agent_call_pump(&call, take_entries, listing, err);
         agent_call_end(&call);
+        if (result == -E2BIG)
+            error_set(err, result, "%s has more entries than one answer holds: list it in the machine", path);
     }
     free(listing);
     return result;

@@ -113,11 +113,13 @@ int agent_job_list(struct agent *agent, void (*each)(void *context, const struct
     struct agent_call call;
     struct agent_piece *piece;
     struct agent_cursor fields;
+    unsigned count = 0;
     int event, result = agent_call_begin(agent, AGENT_JOB_LIST, NULL, false, &call, err);
     if (result < 0)
         return result;
-    // Each piece is one job.
-    while ((event = agent_call_wait(&call, AGENT_CALL_DEFAULT_MS, false, &piece)) == AGENT_EVENT_PIECE) {
+    // Each piece is one job. An agent knows so many, and a list without an end would be kept by who asked.
+    while (count++ <= AGENT_JOBS_MAX &&
+            (event = agent_call_wait(&call, AGENT_CALL_DEFAULT_MS, false, &piece)) == AGENT_EVENT_PIECE) {
         struct agent_job job;
         fields = agent_cursor_over(piece->bytes, piece->size);
         if (read_job(&fields, &job) == 0)
@@ -129,7 +131,7 @@ int agent_job_list(struct agent *agent, void (*each)(void *context, const struct
     if (event == -ETIMEDOUT)
         result = error_set(err, event, "the guest did not answer within %d ms", AGENT_CALL_DEFAULT_MS);
     else if (result == 0)
-        result = agent_call_result(&call, &fields, err);
+        result = event == AGENT_EVENT_PIECE ? short_result(err) : agent_call_result(&call, &fields, err);
     agent_call_end(&call);
     return result;
 }
