@@ -127,6 +127,9 @@ __attribute__((noreturn)) static void become_init(const char *path)
     int result = cgroup_take_self();
     if (result < 0)
         boot_say("%s is not in the cgroup of user processes: %s", path, strerror(-result));
+    // A freeze would be answered though nothing stood still. Without cgroups at all it is refused.
+    while (result < 0 && cgroup_available())
+        pause();
     int console = open("/dev/console", O_RDWR | O_NOCTTY | O_CLOEXEC);
     for (int fd = 0; fd <= STDERR_FILENO && console >= 0; fd++)
         dup2(console, fd);
