@@ -20,7 +20,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 16384, STATUS_GONE = 1 };
+enum { HEAD_MAX = 16384, OUT_MAX = 65536, STATUS_GONE = 1 };
 
 struct shell {
     const struct verb *verb;
@@ -29,6 +29,8 @@ struct shell {
     struct termios before;
     bool raw, exited, input_ended;
     int status;
+    uint8_t out[OUT_MAX]; // for the daemon, from out_start on
+    size_t out_start, out_size;
 };
 
 static bool send_all(int fd, const void *bytes, size_t size)
@@ -46,14 +48,36 @@ static bool send_all(int fd, const void *bytes, size_t size)
     return true;
 }
 
+// What the daemon takes now. It may take nothing before its own output was read: nobody waits here for it.
+static bool flush_out(struct shell *shell)
+{
+    while (shell->out_size > 0) {
+        ssize_t sent =
+                send(shell->fd, shell->out + shell->out_start, shell->out_size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            return errno == EAGAIN;
+        shell->out_start += (size_t)sent;
+        shell->out_size -= (size_t)sent;
+    }
+    shell->out_start = 0;
+    return true;
+}
+
+// What is typed is only read when nothing waits, so there is room for it; a size or a pong may be left out.
 static bool send_message(struct shell *shell, enum websocket_opcode opcode, void *bytes, size_t size)
 {
-    uint8_t mask[4], header[WEBSOCKET_HEADER_MAX];
+    uint8_t mask[4], *at = shell->out + shell->out_start + shell->out_size;
     if (getrandom(mask, sizeof mask, 0) != sizeof mask)
         return false;
-    size_t head = websocket_header(opcode, size, mask, header);
+    if (size + WEBSOCKET_HEADER_MAX > (size_t)(shell->out + sizeof shell->out - at))
+        return true;
+    size_t head = websocket_header(opcode, size, mask, at);
     websocket_mask(bytes, size, mask, 0);
-    return send_all(shell->fd, header, head) && send_all(shell->fd, bytes, size);
+    memcpy(at + head, bytes, size);
+    shell->out_size += head + size;
+    return flush_out(shell);
 }
 
 static void terminal_size(unsigned *rows, unsigned *columns)
@@ -255,12 +279,15 @@ static void serve(struct shell *shell)
     shell->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     raw_terminal(shell);
     for (bool open = shell->signals >= 0; open;) {
-        struct pollfd polls[3] = {{.fd = shell->fd, .events = POLLIN},
-                {.fd = shell->input_ended ? -1 : STDIN_FILENO, .events = POLLIN},
+        bool waits = shell->out_size > 0;
+        struct pollfd polls[3] = {{.fd = shell->fd, .events = (short)(POLLIN | (waits ? POLLOUT : 0))},
+                {.fd = shell->input_ended || waits ? -1 : STDIN_FILENO, .events = POLLIN},
                 {.fd = shell->signals, .events = POLLIN}};
         if (poll(polls, 3, -1) < 0 && errno != EINTR)
             break;
-        if (polls[0].revents)
+        if (polls[0].revents & POLLOUT)
+            open = flush_out(shell);
+        if (open && polls[0].revents & ~POLLOUT)
             open = take_bytes(shell);
         if (open && polls[1].revents)
             open = take_typed(shell);
