@@ -51,5 +51,7 @@ struct contexts_run {
 int contexts_run(
         struct sandbox_agent *use, const struct contexts_run *run, json_t **ret_execution, struct error *err);
 // Makes the default context and lets it go, once, the ways that code will go (imports, a table, a figure),
-// without a trace. For templates and for machines that wait.
-int contexts_warm(struct sandbox_agent *use, struct error *err);
+// without a trace. For templates and for machines that wait: what runs in the guest is not trusted to end, so
+// it is given up in the end, and when cancelled (asked as in contexts_run) says so.
+int contexts_warm(
+        struct sandbox_agent *use, bool (*cancelled)(void *context), void *context, struct error *err);

@@ -225,9 +225,27 @@ int contexts_run(
     return call(use, run, "run", ret_execution, err);
 }
 
-int contexts_warm(struct sandbox_agent *use, struct error *err)
+struct warming {
+    bool (*cancelled)(void *context);
+    void *context;
+    uint64_t until_ms;
+};
+
+static bool warming_is_over(void *context)
 {
-    const struct contexts_run run = {.id = "python", .code = "", .timeout_ms = CONTEXTS_START_MS};
+    const struct warming *warming = context;
+    return contexts_now_ms() > warming->until_ms || warming->cancelled(warming->context);
+}
+
+int contexts_warm(
+        struct sandbox_agent *use, bool (*cancelled)(void *context), void *context, struct error *err)
+{
+    struct warming warming = {cancelled, context, contexts_now_ms() + 2 * CONTEXTS_START_MS};
+    const struct contexts_run run = {.id = "python",
+            .code = "",
+            .timeout_ms = CONTEXTS_START_MS,
+            .cancelled = warming_is_over,
+            .context = &warming};
     json_t *execution = NULL;
     int r = call(use, &run, "warm", &execution, err);
     const json_t *error = json_object_get(execution, "error");

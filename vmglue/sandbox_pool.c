@@ -258,6 +258,15 @@ static struct sandbox *take_useless(struct sandbox_pool *pool)
 
 // ---- making one ----
 
+static bool is_quiesced(void *context)
+{
+    struct sandboxes *all = context;
+    pthread_mutex_lock(&all->lock);
+    bool quiesced = all->quiesced;
+    pthread_mutex_unlock(&all->lock);
+    return quiesced;
+}
+
 // The paths that a first command takes, in the guest and in the VMM's translations of it.
 static int touch(struct sandbox *sandbox, struct error *err)
 {
@@ -275,7 +284,7 @@ static int touch(struct sandbox *sandbox, struct error *err)
         return 0;
     bool warm = json_array_size(contexts) > 0;
     json_decref(contexts);
-    return warm ? contexts_warm(&use, err) : 0;
+    return warm ? contexts_warm(&use, is_quiesced, sandbox->all, err) : 0;
 }
 
 static void record_working_set(struct sandbox *sandbox)

@@ -167,7 +167,7 @@ static int run_code(struct template_build *build, struct sandbox_agent *use, str
 static int start_python(struct template_build *build, struct sandbox_agent *use, struct error *err)
 {
     template_build_step(build, "warming a Python kernel");
-    int r = contexts_warm(use, err);
+    int r = contexts_warm(use, template_build_is_cancelled, build, err);
     if (r < 0)
         return error_prefix(
                 err, "a warm Python kernel needs the package python3-ipython (base code-interpreter)");
@@ -187,5 +187,7 @@ int template_warm_up(struct template_build *build, struct error *err)
     else
         r = start_python(build, &use, err);
     sandbox_agent_done(&use);
+    if (r < 0 && template_build_is_cancelled(build)) // its code was interrupted, and failed by that
+        return error_set(err, -ECANCELED, "the build was cancelled");
     return r;
 }
