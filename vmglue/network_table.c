@@ -277,15 +277,18 @@ void network_table_settle(struct network_table *table)
 int network_table_try(struct network_table *table, struct error *err)
 {
     struct network_rules_host host = table->host;
-    char drop[COMMAND_SIZE];
+    char *text = NULL;
     snprintf(host.table, sizeof host.table, "ramet_try_%d", (int)getpid());
-    snprintf(drop, sizeof drop, "delete table inet %s\n", host.table);
-    int r = run_text(network_rules_base(&host), err);
+    // Made and deleted by one transaction: whoever dies at any moment leaves nothing.
+    char *base = network_rules_base(&host);
+    if (base != NULL && asprintf(&text, "%sdelete table inet %s\n", base, host.table) < 0)
+        text = NULL;
+    free(base);
+    int r = run_text(text, err);
     if (r < 0)
-        return error_prefix(err, "the kernel's nftables (modules nf_tables, nft_chain_nat, nft_masq, "
-                                 "nft_reject_inet) cannot be used");
-    network_nft_run(drop, NULL);
-    return 0;
+        error_prefix(err, "the kernel's nftables (modules nf_tables, nft_chain_nat, nft_masq, "
+                          "nft_reject_inet) cannot be used");
+    return r;
 }
 
 int network_table_create(const struct network_rules_host *host,
