@@ -144,15 +144,26 @@ int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struc
     return r;
 }
 
-void sandbox_finish(struct sandbox *sandbox)
+static void finish(struct sandbox *sandbox, bool used)
 {
     struct sandboxes *all = sandbox->all;
     pthread_mutex_lock(&all->lock);
     sandbox->op = NULL;
-    sandbox->active_ns = sandbox_boot_ns();
+    if (used)
+        sandbox->active_ns = sandbox_boot_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(sandbox);
     pthread_mutex_unlock(&all->lock);
+}
+
+void sandbox_finish(struct sandbox *sandbox)
+{
+    finish(sandbox, true);
+}
+
+void sandbox_finish_unused(struct sandbox *sandbox)
+{
+    finish(sandbox, false);
 }
 
 static const char *shown_state(const struct sandbox *sandbox)

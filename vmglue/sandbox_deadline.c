@@ -117,7 +117,7 @@ static void *expire(void *context)
         sandbox->retry_ns = r < 0 ? sandbox_boot_ns() + RETRY_NS : 0;
         sandbox->expiring = false;
         pthread_mutex_unlock(&all->lock);
-        sandbox_finish(sandbox);
+        sandbox_finish_unused(sandbox); // still as idle as before, should it not be stopped
     }
     pthread_mutex_lock(&all->lock);
     for (sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)

@@ -146,10 +146,11 @@ struct sandbox *sandbox_new(
 // Finds and takes the operation; `op` is for others' errors ("being stopped"). Waits for another one to end.
 int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struct sandbox **ret_sandbox,
         struct error *err);
-void sandbox_finish(struct sandbox *sandbox);  // ends the operation; frees it when it was removed
-void sandbox_free(struct sandbox *sandbox);    // out of the list already
-void sandbox_put(struct sandbox *sandbox);     // lets go of a pointer taken with the lock held
-json_t *sandbox_json(struct sandbox *sandbox); // takes the lock
+void sandbox_finish(struct sandbox *sandbox);        // ends the operation; frees it when it was removed
+void sandbox_finish_unused(struct sandbox *sandbox); // the same after one that nobody asked for
+void sandbox_free(struct sandbox *sandbox);          // out of the list already
+void sandbox_put(struct sandbox *sandbox);           // lets go of a pointer taken with the lock held
+json_t *sandbox_json(struct sandbox *sandbox);       // takes the lock
 void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE]);
 
 // ---- sandbox_record.c: the doc ----

@@ -51,7 +51,7 @@ static void record(struct sandboxes *all, const struct waiting *what)
                 sandbox->dirty != NULL;
     int r = !same ? -ESRCH
                   : prefetch_record(sandbox->dirty, (uint64_t)sandbox->record.memory_mb << 20, &set, &err);
-    sandbox_finish(sandbox);
+    sandbox_finish_unused(sandbox);
     if (r < 0)
         return;
     r = working_set_save(all->store, what->snapshot, &set, &err);
