@@ -31,7 +31,7 @@ enum { PARTIAL_REQUESTS = 16 };
 
 static enum { RUNNING, FREEZING, FROZEN } state;
 static bool filesystems_frozen;
-static uint32_t freeze_stream;
+static uint32_t freeze_stream; // 0: the session that asked for it is over, and nobody is answered
 static uint64_t freeze_began_ns;
 static struct loop_timer freeze_deadline;
 static struct loop_source freeze_events = {.fd = -1};
@@ -49,6 +49,13 @@ static void freeze_finish(void)
     loop_disarm(&freeze_events);
 }
 
+static void freeze_answer(int status, const char *sentence, const struct agent_builder *fields)
+{
+    if (freeze_stream != 0)
+        job_result(freeze_stream, status, sentence, fields);
+    freeze_stream = 0;
+}
+
 static void freeze_check(struct loop_source *source, uint32_t events)
 {
     if (state != FREEZING || cgroup_is_frozen() != 1)
@@ -57,7 +64,7 @@ static void freeze_check(struct loop_source *source, uint32_t events)
     state = FROZEN;
     struct agent_builder fields = {0};
     agent_builder_u64(&fields, (loop_now_ns() - freeze_began_ns) / 1000);
-    job_result(freeze_stream, 0, "", &fields);
+    freeze_answer(0, "", &fields);
     agent_builder_free(&fields);
 }
 
@@ -70,7 +77,7 @@ static void freeze_too_late(struct loop_timer *timer)
     state = RUNNING;
     job_quiet(false);
     snprintf(sentence, sizeof sentence, "the user processes did not stand still in time: %s", who);
-    job_result(freeze_stream, -ETIMEDOUT, sentence, NULL);
+    freeze_answer(-ETIMEDOUT, sentence, NULL);
 }
 
 static void do_freeze(uint32_t stream, struct agent_cursor fields)
@@ -297,6 +304,7 @@ static void take_request(const struct agent_frame *frame)
 
 static void detach_all(void)
 {
+    freeze_stream = 0; // in another session that number is another call
     dial_detach_all();
     background_detach_all();
     job_detach_all();
