@@ -294,7 +294,8 @@ void network_detach(struct network *network, const char *id)
     int r = network_link_remove(name); // of an earlier daemon's, too
     if (cable != NULL)
         forget_cable(network, cable);
-    if (outside || r == 0)
+    // Rules stay where the link could not be taken away; one that could not be taken over went with its VMM.
+    if (r == 0 || (r == -ENODEV && (outside || network_table_knows(network->table, name))))
         network_table_remove(network->table, name);
 }
 

@@ -164,6 +164,14 @@ static void drop_locked(struct network_table *table, const char *name)
     }
 }
 
+bool network_table_knows(struct network_table *table, const char *name)
+{
+    pthread_mutex_lock(&table->lock);
+    bool known = find_locked(table, name) != NULL;
+    pthread_mutex_unlock(&table->lock);
+    return known;
+}
+
 int network_table_close(struct network_table *table, const char *name, struct error *err)
 {
     pthread_mutex_lock(&table->lock);

@@ -17,6 +17,8 @@ struct network_table *network_table_destroy(struct network_table *table);
 
 // From its return on nothing gets in or out by that interface, which need not be there yet.
 int network_table_close(struct network_table *table, const char *name, struct error *err);
+// Whether it was closed, applied or adopted here and not removed since.
+bool network_table_knows(struct network_table *table, const char *name);
 int network_table_apply(struct network_table *table, const char *name, uint32_t address,
         const struct network_policy *policy, struct error *err);
 // For one that an earlier daemon applied: what still stands is kept as it is.
