@@ -7,7 +7,17 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum {
+    OWNERS = 60,
+    CREATORS = 30,
+    READERS = 60,
+    ROWS = 120,
+    SIZE = 200
+}; // starting a process takes long there
+#else
 enum { OWNERS = 200, CREATORS = 100, READERS = 200, ROWS = 120, SIZE = 200 };
+#endif
 
 static struct fixture_state now;
 
