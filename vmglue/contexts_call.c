@@ -12,10 +12,11 @@
 #include <unistd.h>
 
 enum {
-    LIST_STEP_MS = 20,    // between two looks at the guest's list of jobs
-    STEP_MS = 100,        // between two questions whether the client is still there
-    GIVE_UP_MS = 15000,   // from an interrupt that kills to the run's end
-    ANSWER_MAX = 1 << 20, // bytes of an answer that is no run's
+    LIST_STEP_MS = 20,     // between two looks at the guest's list of jobs
+    STEP_MS = 100,         // between two questions whether the client is still there
+    GIVE_UP_MS = 15000,    // from an interrupt that kills to the run's end
+    REQUEST_MAX = 8 << 20, // below what the supervisor takes (LINE_MAX in output.py)
+    ANSWER_MAX = 1 << 20,  // bytes of an answer that is no run's
     PIECE_BYTES = 1 << 18,
 };
 
@@ -63,6 +64,13 @@ int contexts_send(int fd, json_t *request, struct error *err)
     json_decref(request);
     if (text == NULL)
         return error_set(err, -ENOMEM, "no memory for the request");
+    if (size > REQUEST_MAX) {
+        free(text);
+        return error_set(err, -E2BIG,
+                "the code is larger than the %d MiB of JSON that a context takes: put it into a file of the "
+                "sandbox and run that",
+                REQUEST_MAX >> 20);
+    }
     text[size - 1] = '\n'; // in the place of the zero
     int r = 0;
     while (r == 0 && done < size) {
