@@ -374,6 +374,13 @@ int template_build_cancel(struct templates *all, const char *id, json_t **ret_js
     pthread_mutex_lock(&all->lock);
     if (!has_ended(build))
         build->cancelled = true;
+    bool waits = build->state == TEMPLATE_QUEUED;
+    if (waits) // it is ended here: the thread of builds may be at another one for long
+        build->state = TEMPLATE_RUNNING;
+    pthread_mutex_unlock(&all->lock);
+    if (waits)
+        end_build(build, error_set(err, -ECANCELED, "the build was cancelled"), err);
+    pthread_mutex_lock(&all->lock);
     json_t *json = build_json_locked(build);
     pthread_mutex_unlock(&all->lock);
     put_build(build);
