@@ -89,7 +89,7 @@ static bool resolver_is_ours(void)
 {
     static const char older[] = "# made at boot by ramet-guest\n";
     char text[100] = "";
-    int fd = open("/etc/resolv.conf", O_RDONLY | O_CLOEXEC);
+    int fd = open("/etc/resolv.conf", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return true;
     ssize_t got = read(fd, text, sizeof text - 1);
@@ -127,7 +127,8 @@ static int set_name_servers(const char *list)
             return -EINVAL;
         size += (size_t)snprintf(text + size, sizeof text - size, "nameserver %s\n", at);
     }
-    int fd = open(resolver_path(target, sizeof target), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(resolver_path(target, sizeof target), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
+            0644);
     if (fd < 0)
         return -errno;
     ssize_t written = write(fd, text, size);
