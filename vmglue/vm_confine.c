@@ -9,18 +9,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <linux/audit.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/keyctl.h>
+#include <linux/seccomp.h>
 
 enum {
     DESCRIPTORS_MAX = 1024,
@@ -258,6 +263,37 @@ static int drop_privileges(struct entry *entry)
     return 0;
 }
 
+// Unix sockets are all that a VMM needs. Others are refused by their family, since not all of them belong to
+// a network namespace: by AF_VSOCK a process speaks with the host's own hypervisor. io_uring makes sockets
+// without the system call, so it is refused as well, and so are the other ways to number system calls.
+#if defined(__x86_64__)
+static int refuse_sockets(struct entry *entry)
+{
+    enum { REFUSED = SECCOMP_RET_ERRNO | ENOSYS, X32_BIT = 0x40000000 };
+    const size_t low_word = offsetof(struct seccomp_data, args[0]);
+    struct sock_filter program[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0, 6),
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 4, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 3, 0),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 4),
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)low_word),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 2, 1),
+            BPF_STMT(BPF_RET | BPF_K, REFUSED),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = sizeof program / sizeof *program, .filter = program};
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0 ? 0 : -errno;
+}
+#else
+static int refuse_sockets(struct entry *entry)
+{
+    return 0;
+}
+#endif
+
 static const struct {
     int (*run)(struct entry *entry);
     const char *words;
@@ -271,6 +307,7 @@ static const struct {
         {change_root, "changing to its root directory"},
         {set_limits, "setting its limits"},
         {drop_privileges, "giving up its privileges"},
+        {refuse_sockets, "giving up other sockets than Unix ones"},
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 
