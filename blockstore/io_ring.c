@@ -448,9 +448,33 @@ static void *loop_thread(void *argument)
     return NULL;
 }
 
+// The kernel ends a request in the thread that made it. Who ran the loop before its own thread did has left
+// the read of the eventfd behind, and a loop that sleeps would then be woken by way of that thread: never,
+// while it waits for something that this loop serves (a page of a memory image).
+static int take_wake_back(struct ring_loop *self)
+{
+    uint64_t one = 1;
+    if (self->wake_armed && write(self->wake_fd, &one, sizeof one) != sizeof one)
+        return -errno;
+    while (self->wake_armed) {
+        struct io_uring_cqe *cqe;
+        int r = io_uring_wait_cqe(&self->ring, &cqe);
+        if (r < 0 && r != -EINTR)
+            return r;
+        struct loop *before = loop_current();
+        loop_set_current(&self->loop);
+        run_completions(self);
+        loop_set_current(before);
+    }
+    return 0;
+}
+
 int io_ring_thread_start(struct loop *loop)
 {
     struct ring_loop *self = ring_loop(loop);
+    int taken = take_wake_back(self);
+    if (taken < 0)
+        return taken;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the program's own threads

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loop's own thread does its work whatever the thread does that ran the loop before.
+#include "blockstore/io_ring.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+enum { TRIES = 2000, TRY_NS = 5000000 }; // ten seconds, to end a test that would hang
+
+struct told {
+    struct loop_work work; // first
+    atomic_bool done;
+};
+
+static void tell(struct loop_work *work)
+{
+    atomic_store(&((struct told *)work)->done, true);
+}
+
+static atomic_bool fired;
+
+static void fire(struct loop_timer *timer)
+{
+    atomic_store(&fired, true);
+}
+
+// The thread that ran the loop first, and slept in it, stands still in the kernel, where nothing can run in
+// its name: vfork holds it until the child, which has its memory, has ended.
+static void test_wakes_without_its_first_thread(void **state)
+{
+    static struct loop *loop;
+    static struct told told = {.work = {.run = tell}};
+    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
+    struct loop_timer timer = {.fire = fire, .deadline_ns = loop_now_ns(loop) + 1000000};
+    loop->ops->add_timer(loop, &timer);
+    assert_int_equal(loop->ops->run_once(loop, true), 0); // sleeps until the timer's moment
+    while (!atomic_load(&fired))
+        assert_int_equal(loop->ops->run_once(loop, false), 0);
+    assert_int_equal(io_ring_thread_start(loop), 0);
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); // that thread goes to sleep meanwhile
+    pid_t child = vfork();
+    if (child == 0) {
+        loop_post(loop, &told.work);
+        for (int i = 0; i < TRIES && !atomic_load(&told.done); i++)
+            nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
+        _exit(atomic_load(&told.done) ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    io_ring_thread_stop(loop);
+    loop = io_ring_loop_destroy(loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wakes_without_its_first_thread)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
