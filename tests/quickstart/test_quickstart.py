@@ -69,9 +69,10 @@ def main():
     refused = subprocess.run([QUICKSTART, "--fast"], capture_output=True, text=True)
     if refused.returncode != 2 or "unknown argument '--fast'" not in refused.stderr:
         fail("takes arguments that it does not know", refused.stdout + refused.stderr)
-    run_broken_off()
+    if os.environ.get("RAMET_TEST_LONG"):
+        run_broken_off()
     run_whole()
-    print("quickstart: broken off, then whole; nothing was left")
+    print("quickstart: nothing was left")
 
 
 main()
