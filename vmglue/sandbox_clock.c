@@ -59,26 +59,11 @@ static void correct(struct agent *agent)
         agent_set_clock(agent, &err);
 }
 
-static bool wait_for_round(struct sandboxes *all)
-{
-    struct timespec until;
-    uint64_t until_ns = sandbox_now_ns() + (uint64_t)ROUND_MS * 1000000;
-    until.tv_sec = (time_t)(until_ns / 1000000000u);
-    until.tv_nsec = (long)(until_ns % 1000000000u);
-    int r = 0;
-    pthread_mutex_lock(&all->lock);
-    while (!all->quiesced && r == 0)
-        r = pthread_cond_timedwait(&all->changed, &all->lock, &until);
-    bool go_on = !all->quiesced;
-    pthread_mutex_unlock(&all->lock);
-    return go_on;
-}
-
 static void *clock_thread(void *context)
 {
     struct sandboxes *all = context;
     char id[SANDBOX_ID_SIZE];
-    while (wait_for_round(all)) {
+    while (sandbox_worker_wait(all, ROUND_MS)) {
         struct agent *agent = NULL;
         struct sandbox *sandbox = take_next(all, NULL, &agent);
         while (sandbox != NULL) {
@@ -88,29 +73,14 @@ static void *clock_thread(void *context)
             sandbox = take_next(all, id, &agent);
         }
     }
-    pthread_mutex_lock(&all->lock);
-    all->workers--;
-    pthread_cond_broadcast(&all->changed);
-    pthread_mutex_unlock(&all->lock);
+    sandbox_worker_end(all);
     return NULL;
 }
 
 int sandbox_clock_start(struct sandboxes *all, struct error *err)
 {
-    pthread_attr_t detached;
-    pthread_t thread;
-    pthread_mutex_lock(&all->lock);
-    all->workers++;
-    pthread_mutex_unlock(&all->lock);
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    int r = -pthread_create(&thread, &detached, clock_thread, all);
-    pthread_attr_destroy(&detached);
-    if (r < 0) {
-        pthread_mutex_lock(&all->lock);
-        all->workers--;
-        pthread_mutex_unlock(&all->lock);
-        error_set(err, r, "the thread that keeps guests' clocks cannot be started: %s", strerror(-r));
-    }
-    return r;
+    int r = sandbox_worker_start(all, clock_thread, all);
+    return r < 0 ? error_set(
+                           err, r, "the thread that keeps guests' clocks cannot be started: %s", strerror(-r))
+                 : 0;
 }

@@ -123,10 +123,9 @@ static void *expire(void *context)
     for (sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
         if (strcmp(sandbox->record.id, expiry->id) == 0)
             sandbox->expiring = false; // also when it was busy for too long: another try
-    all->workers--;
-    pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
     free(expiry);
+    sandbox_worker_end(all);
     return NULL;
 }
 
@@ -135,22 +134,15 @@ static void begin_expiry(struct sandbox *sandbox)
 {
     struct sandboxes *all = sandbox->all;
     struct expiry *expiry = calloc(1, sizeof *expiry);
-    pthread_attr_t detached;
-    pthread_t thread;
     if (expiry == NULL)
         return;
     expiry->all = all;
     memcpy(expiry->id, sandbox->record.id, sizeof expiry->id);
     sandbox->expiring = true;
-    all->workers++;
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    if (pthread_create(&thread, &detached, expire, expiry) != 0) {
+    if (sandbox_worker_start_locked(all, expire, expiry) < 0) {
         sandbox->expiring = false;
-        all->workers--;
         free(expiry);
     }
-    pthread_attr_destroy(&detached);
 }
 
 // ---- the thread ----
@@ -184,12 +176,7 @@ static void *watch(void *context)
                     step / 1000000000);
         last = now;
         uint64_t left = look_at_all(all, &now) + 1000000;
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        uint64_t at = (uint64_t)until.tv_sec * 1000000000u + (uint64_t)until.tv_nsec + left;
-        until.tv_sec = (time_t)(at / 1000000000u);
-        until.tv_nsec = (long)(at % 1000000000u);
-        pthread_cond_timedwait(&all->changed, &all->lock, &until);
+        sandbox_wait_changed_locked(all, sandbox_now_ns() + left);
     }
     pthread_mutex_unlock(&all->lock);
     return NULL;

@@ -108,7 +108,7 @@ struct sandboxes {
     struct working_set_recorder *recorder;
     struct sandbox_pool *pool;                                    // NULL = there is none
     struct sandbox *list;                                         // (lock)
-    unsigned workers;                                             // (lock) threads that handle events
+    unsigned workers;                                             // (lock) sandbox_worker.c
     bool quiesced;                                                // (lock)
     bool memory_short;                                            // (lock) the host is
     uint64_t host_available_bytes, low_bytes, stopped_for_memory; // (lock)
@@ -312,6 +312,15 @@ void sandbox_memory_describe(struct sandbox *sandbox, json_t *json);
 struct memory_usage;
 // Reads what all use; *ret_unknown is how many could not be read yet.
 void sandbox_memory_measure(struct sandboxes *all, struct memory_usage *ret_sum, unsigned *ret_unknown);
+// ---- sandbox_worker.c: threads that nobody joins; sandbox_stop_all waits until they have ended ----
+int sandbox_worker_start(struct sandboxes *all, void *(*run)(void *context), void *context); // -errno
+int sandbox_worker_start_locked(struct sandboxes *all, void *(*run)(void *context), void *context);
+void sandbox_worker_end(struct sandboxes *all); // the last thing that such a thread does with `all`
+// That long, or until the daemon ends: false then.
+bool sandbox_worker_wait(struct sandboxes *all, uint64_t wait_ms);
+// Until something changed (0) or a moment of sandbox_now_ns (-ETIMEDOUT).
+int sandbox_wait_changed_locked(struct sandboxes *all, uint64_t until_ns);
+
 // ---- sandbox_shortage.c ----
 int sandbox_memory_start(struct sandboxes *all, struct error *err); // one of all->workers; ends when quiesced
 

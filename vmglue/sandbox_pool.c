@@ -406,13 +406,9 @@ static void fill(struct sandbox_pool *pool, struct doc_id machine)
 static bool wait_for_turn(struct sandbox_pool *pool)
 {
     struct sandboxes *all = pool->all;
-    struct timespec until;
-    uint64_t until_ns = sandbox_now_ns() + LOOK_MS * UINT64_C(1000000);
-    until.tv_sec = (time_t)(until_ns / 1000000000u);
-    until.tv_nsec = (long)(until_ns % 1000000000u);
     pthread_mutex_lock(&all->lock);
     if (!pool->stopping && !all->quiesced)
-        pthread_cond_timedwait(&all->changed, &all->lock, &until);
+        sandbox_wait_changed_locked(all, sandbox_now_ns() + LOOK_MS * UINT64_C(1000000));
     bool go_on = !pool->stopping && !all->quiesced;
     pthread_mutex_unlock(&all->lock);
     return go_on;

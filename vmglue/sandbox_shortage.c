@@ -104,27 +104,12 @@ static void stop_idlest(struct sandboxes *all)
 
 // ---- the thread ----
 
-static bool wait_for_turn(struct sandboxes *all)
-{
-    struct timespec until;
-    uint64_t until_ns = sandbox_now_ns() + (uint64_t)CHECK_MS * 1000000;
-    until.tv_sec = (time_t)(until_ns / 1000000000u);
-    until.tv_nsec = (long)(until_ns % 1000000000u);
-    int r = 0;
-    pthread_mutex_lock(&all->lock);
-    while (!all->quiesced && r == 0)
-        r = pthread_cond_timedwait(&all->changed, &all->lock, &until);
-    bool go_on = !all->quiesced;
-    pthread_mutex_unlock(&all->lock);
-    return go_on;
-}
-
 static void *watch_thread(void *context)
 {
     struct sandboxes *all = context;
     struct memory_usage sum;
     unsigned unknown;
-    for (unsigned turn = 0; wait_for_turn(all); turn++) {
+    for (unsigned turn = 0; sandbox_worker_wait(all, CHECK_MS); turn++) {
         bool changed = false, is = look(all, &changed);
         if (changed)
             sandbox_log(all, "the host %s",
@@ -134,31 +119,15 @@ static void *watch_thread(void *context)
         if (turn % MEASURE_EVERY == 0)
             sandbox_memory_measure(all, &sum, &unknown);
     }
-    pthread_mutex_lock(&all->lock);
-    all->workers--;
-    pthread_cond_broadcast(&all->changed);
-    pthread_mutex_unlock(&all->lock);
+    sandbox_worker_end(all);
     return NULL;
 }
 
 int sandbox_memory_start(struct sandboxes *all, struct error *err)
 {
-    pthread_attr_t detached;
-    pthread_t thread;
     bool changed;
     look(all, &changed);
-    pthread_mutex_lock(&all->lock);
-    all->workers++; // stop_all waits for it
-    pthread_mutex_unlock(&all->lock);
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    int r = -pthread_create(&thread, &detached, watch_thread, all);
-    pthread_attr_destroy(&detached);
-    if (r < 0) {
-        pthread_mutex_lock(&all->lock);
-        all->workers--;
-        pthread_mutex_unlock(&all->lock);
-        error_set(err, r, "the thread that looks after memory cannot be started: %s", strerror(-r));
-    }
-    return r;
+    int r = sandbox_worker_start(all, watch_thread, all);
+    return r < 0 ? error_set(err, r, "the thread that looks after memory cannot be started: %s", strerror(-r))
+                 : 0;
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROOM_CHECK_SECS = 2 };
+enum { ROOM_CHECK_MS = 2000 };
 
 struct event_work {
     struct sandboxes *all;
@@ -92,21 +92,6 @@ static bool try_to_go_on(struct sandbox *sandbox)
     return status == VM_RUNNING;
 }
 
-// Waits, but not beyond the daemon's end. Returns false then.
-static bool wait_for_room(struct sandboxes *all)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ROOM_CHECK_SECS;
-    int r = 0;
-    pthread_mutex_lock(&all->lock);
-    while (!all->quiesced && r == 0)
-        r = pthread_cond_timedwait(&all->changed, &all->lock, &until);
-    bool go_on = !all->quiesced;
-    pthread_mutex_unlock(&all->lock);
-    return go_on;
-}
-
 static bool is_current(struct sandbox *sandbox, const struct event_work *work)
 {
     pthread_mutex_lock(&work->all->lock);
@@ -171,16 +156,13 @@ static void *work_thread(void *context)
     struct sandboxes *all = work->all;
     if (work->kind == VM_EVENT_IO_ERROR) {
         bool more = watch_disk(work, true);
-        while (more && wait_for_room(all))
+        while (more && sandbox_worker_wait(all, ROOM_CHECK_MS))
             more = watch_disk(work, false);
     } else {
         look_after_exit(work);
     }
     free(work);
-    pthread_mutex_lock(&all->lock);
-    all->workers--;
-    pthread_cond_broadcast(&all->changed);
-    pthread_mutex_unlock(&all->lock);
+    sandbox_worker_end(all);
     return NULL;
 }
 
@@ -188,8 +170,6 @@ static void start_work(struct sandbox *sandbox, enum vm_event_kind kind, const c
 {
     struct sandboxes *all = sandbox->all;
     struct event_work *work = calloc(1, sizeof *work);
-    pthread_attr_t detached;
-    pthread_t thread;
     if (work == NULL)
         return;
     work->all = all;
@@ -201,17 +181,8 @@ static void start_work(struct sandbox *sandbox, enum vm_event_kind kind, const c
     bool go = !all->quiesced;
     if (kind == VM_EVENT_IO_ERROR)
         go = sandbox->io_errors++ == 0 && go;
-    all->workers += go;
+    go = go && sandbox_worker_start_locked(all, work_thread, work) == 0;
     pthread_mutex_unlock(&all->lock);
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    if (go && pthread_create(&thread, &detached, work_thread, work) != 0) {
-        pthread_mutex_lock(&all->lock);
-        all->workers--;
-        pthread_mutex_unlock(&all->lock);
-        go = false;
-    }
-    pthread_attr_destroy(&detached);
     if (!go)
         free(work);
 }
