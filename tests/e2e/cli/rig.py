@@ -176,6 +176,14 @@ class Case(unittest.TestCase):
             subprocess.run(["umount", "-l", self.daemon.run + "/mem"], capture_output=True)
             shutil.rmtree(self.root, ignore_errors=True)
 
+    def until(self, condition):
+        """Waits until it holds and returns what it said; the test's time limit ends a wait in vain."""
+        limit = time.monotonic() + HANG_SECS
+        while not (found := condition()):
+            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
+            time.sleep(0.05)
+        return found
+
     def path(self, name):
         return f"{self.root}/{name}"
 

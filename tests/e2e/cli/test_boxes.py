@@ -251,12 +251,6 @@ class Boxes(rig.Case):
         self.daemon.ramet("rm", "demo")
         self.check_owned()
 
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
-
     def until_answers(self, name):
         self.until(lambda: subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "-t", "30", "true"],
                                           capture_output=True).returncode == 0)

@@ -4,7 +4,6 @@ circumstances at a resume (V09), another build of the daemon under a loaded gues
 import json
 import os
 import shutil
-import subprocess
 import threading
 import time
 
@@ -57,12 +56,6 @@ class Conditions(rig.Case):
 
     def state(self, name):
         return self.daemon.json("show", name)["state"]
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
 
     def test_conditions(self):
         self.daemon.ramet("create", "base", "--size", "small")

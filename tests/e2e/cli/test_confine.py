@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 
 import rig
 
@@ -208,12 +207,6 @@ class Confine(rig.Case):
     def restart(self, vmm):
         self.daemon.stop()
         self.daemon.start("--vmm", vmm)
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
 
     def boot_id(self, name):
         result = subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "-t", "30", "cat /proc/sys/kernel/random/boot_id"],

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """V04, V05: what a machine that goes on elsewhere or later must not take for granted: the time, and that nobody else draws its numbers."""
-import json
 import os
 import threading
 import time
@@ -73,13 +72,6 @@ class Identity(rig.Case):
 
     def sh(self, name, line, **more):
         return self.daemon.ramet("exec", name, line, **more)
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not (found := condition()):
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.1)
-        return found
 
     def put(self, name, text, *arguments):
         """Runs a program of ours in the background of a guest."""

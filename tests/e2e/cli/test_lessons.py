@@ -2,7 +2,6 @@
 """What went wrong elsewhere with memory that is given back, with work that was lost, and with parents that were deleted (V10, LESSONS)."""
 import json
 import os
-import time
 
 import rig
 
@@ -57,13 +56,6 @@ class Lessons(rig.Case):
     def run_program(self, name, text):
         self.daemon.ramet("cp", self.write("program", text.encode()), f"box:{name}.py")
         self.sh("box", f"setsid python3 {name}.py > {name}.log 2>&1 < /dev/null &")
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not (found := condition()):
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
-        return found
 
     def said(self, name, file):
         return json.loads(self.sh(name, f"cat {file} 2>/dev/null || echo null"))

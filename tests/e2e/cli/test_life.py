@@ -3,7 +3,6 @@
 console. One boot; everything else resumes or forks."""
 import json
 import os
-import subprocess
 import threading
 import time
 
@@ -27,12 +26,6 @@ class Life(rig.Case):
 
     def show(self, name):
         return self.api("GET", "/" + name)
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.02)
 
     def until_state(self, name, state):
         self.until(lambda: self.show(name)["state"] == state)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 
 import rig
 
@@ -17,13 +16,6 @@ class Memory(rig.Case):
     def setUp(self):
         super().setUp()
         self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not (found := condition()):
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
-        return found
 
     def memory(self, name):
         return self.daemon.json("show", name)["memory"]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon dies, under load and in the middle of changes; the next one finds everything, and guests notice a wait."""
-import json
 import os
 import random
 import subprocess
@@ -43,12 +42,6 @@ class Restart(rig.Case):
 
     def sh(self, name, line, **more):
         return self.daemon.ramet("exec", name, line, **more)
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
 
     def turn(self, name):
         return int(self.sh(name, "cat turn 2>/dev/null || echo 0"))

@@ -6,7 +6,6 @@ import mmap
 import os
 import random
 import subprocess
-import time
 
 import rig
 
@@ -54,12 +53,6 @@ class SealedCase(rig.Case):
 
     def sh(self, name, line, **more):
         return self.daemon.ramet("exec", name, line, **more)
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
 
     def gc(self, *options):
         """Seals and collects; returns what the segments take then."""

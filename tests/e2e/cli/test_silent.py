@@ -2,7 +2,6 @@
 """A guest whose agent is silent, and one whose kernel panics, as the host sees them (V07)."""
 import os
 import subprocess
-import time
 
 import rig
 
@@ -22,12 +21,6 @@ class Silent(rig.Case):
 
     def state(self, name):
         return self.daemon.json("show", name)["state"]
-
-    def until(self, condition):
-        limit = time.monotonic() + rig.HANG_SECS
-        while not condition():
-            self.assertLess(time.monotonic(), limit, "waited in vain\n" + self.daemon.log())
-            time.sleep(0.05)
 
     def is_silent(self):
         connection = rig.UnixConnection(self.daemon.run + "/api.sock")
