@@ -7,8 +7,11 @@
 
 #include <pthread.h>
 
-enum { HTTP_QUERIES_MAX = 16, HTTP_PIPE_BYTES = 256 * 1024 };
+enum { HTTP_QUERIES_MAX = 16, HTTP_HEADERS_MAX = 8, HTTP_PIPE_BYTES = 256 * 1024 };
 
+struct http_header {
+    char name[64], value[256];
+};
 struct http_query {
     char *name, *value;
 };
@@ -30,6 +33,8 @@ struct http_request {
     size_t body_size, body_capacity;
     bool body_too_large, bad_query;
     json_t *json; // the handler's
+    void *caller; // the gate's
+    void (*caller_release)(void *caller);
 
     struct http_pipe *in, *out; // HTTP_STREAM
     pthread_t thread;
@@ -47,7 +52,8 @@ struct http_request {
     char content_type[128];
     char allow[64];
     int64_t stream_size;
-    char header[64], header_value[128]; // one more of the answer, "" = none
+    struct http_header headers[HTTP_HEADERS_MAX]; // more of the answer
+    unsigned header_count;
     // The connection becomes something else: what it is called, who goes on with it.
     const char *upgrade_to;
     http_upgraded *upgraded;

@@ -77,7 +77,8 @@ static void reply_error(
     if (retryable)
         json_object_set_new(error, "retry_after_secs",
                 json_integer(strcmp(code, "capacity.memory") == 0 ? MEMORY_RETRY_SECS : 1));
-    json_t *body = json_pack("{s:o}", "error", error);
+    // The sentence stands beside the object too: some clients look for text there and know no objects.
+    json_t *body = json_pack("{s:o, s:O}", "error", error, "message", json_object_get(error, "message"));
     char *dump = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     http_reply_whole(request, status, "application/json", dump, dump == NULL ? 0 : strlen(dump));
@@ -155,8 +156,11 @@ int http_reply_event_id(struct http_request *request, const char *id, const char
 
 void http_reply_header(struct http_request *request, const char *name, const char *value)
 {
-    snprintf(request->header, sizeof request->header, "%s", name);
-    snprintf(request->header_value, sizeof request->header_value, "%s", value);
+    if (request->header_count == HTTP_HEADERS_MAX)
+        return;
+    struct http_header *header = &request->headers[request->header_count++];
+    snprintf(header->name, sizeof header->name, "%s", name);
+    snprintf(header->value, sizeof header->value, "%s", value);
 }
 
 void http_reply_upgrade(struct http_request *request, const char *protocol, const char *header,

@@ -8,6 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct http_route *http_request_route(struct http_request *request)
+{
+    return request->route;
+}
+
+const char *http_request_method(struct http_request *request)
+{
+    return request->method;
+}
+
+const char *http_request_path(struct http_request *request)
+{
+    return request->path;
+}
+
+void http_request_set_caller(struct http_request *request, void *caller, void (*release)(void *caller))
+{
+    request->caller = caller;
+    request->caller_release = release;
+}
+
+void *http_request_caller(struct http_request *request)
+{
+    return request->caller;
+}
+
 const char *http_request_id(struct http_request *request)
 {
     return request->id;

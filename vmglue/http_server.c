@@ -48,6 +48,11 @@ bool http_request_is_stopping(struct http_request *request)
     return stopping;
 }
 
+bool http_request_is_local(struct http_request *request)
+{
+    return request->server->config.local;
+}
+
 const char *http_request_header(struct http_request *request, const char *name)
 {
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
@@ -101,7 +106,13 @@ static void list_remove(struct http_request *request)
 
 static void run_handler(struct http_request *request)
 {
-    request->route->handle(request);
+    const struct http_server_config *config = &request->server->config;
+    bool kept = (request->route->flags & HTTP_CREATES) != 0 && config->before != NULL;
+    if (!kept || config->before(config->context, request, request->body, request->body_size)) {
+        request->route->handle(request);
+        if (kept && request->whole)
+            config->after(config->context, request, request->status, request->reply, request->reply_size);
+    }
     pthread_mutex_lock(&request->lock);
     bool begun = request->begun;
     pthread_mutex_unlock(&request->lock);
@@ -173,6 +184,11 @@ static void request_start(struct http_request *request)
     if (request->route == NULL) {
         http_reply_error(request, 404, "route.not_found", "there is no call at %.200s; API.md lists them all",
                 request->path);
+        return;
+    }
+    const struct http_server_config *config = &request->server->config;
+    if (config->gate != NULL && !config->gate(config->context, request)) {
+        request->route = NULL; // it has replied; the body is dropped
         return;
     }
     if ((request->route->flags & HTTP_STREAM) == 0)
@@ -274,8 +290,8 @@ static enum MHD_Result queue_reply(struct http_request *request)
     if (request->content_type[0] != '\0')
         MHD_add_response_header(response, "Content-Type", request->content_type);
     MHD_add_response_header(response, "X-Request-Id", request->id);
-    if (request->header[0] != '\0')
-        MHD_add_response_header(response, request->header, request->header_value);
+    for (unsigned i = 0; i < request->header_count; i++)
+        MHD_add_response_header(response, request->headers[i].name, request->headers[i].value);
     if (request->events)
         MHD_add_response_header(response, "Cache-Control", "no-store");
     if (request->status == 405)
@@ -347,6 +363,8 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (request->upgraded != NULL) // the client left before the answer
         request->upgraded(request, request->upgrade_context, -1, NULL, 0);
     list_remove(request);
+    if (request->caller_release != NULL)
+        request->caller_release(request->caller);
     if (server->config.on_request != NULL)
         server->config.on_request(server->config.context, request->id, request->method, request->path,
                 request->status, http_server_now_ns() - request->started_ns);

@@ -30,6 +30,15 @@ struct http_server_config {
     // After each answer, for a log. May be NULL.
     void (*on_request)(void *context, const char *request_id, const char *method, const char *path,
             int status, uint64_t duration_ns);
+    bool local; // the listening socket is one that only the owner can open: no key is needed
+    // The gate: called when the route is known, before the body is read. false: it has replied (401, 429,
+    // ...). NULL = open.
+    bool (*gate)(void *context, struct http_request *request);
+    // Around the handler of a route with HTTP_CREATES, with the whole body: false = it has replied (a stored
+    // answer). `after` sees the answer that the handler gave. Both or none.
+    bool (*before)(void *context, struct http_request *request, const void *body, size_t size);
+    void (*after)(
+            void *context, struct http_request *request, int status, const void *answer, size_t answer_size);
 };
 
 int http_server_start(
@@ -42,6 +51,14 @@ struct http_server *http_server_stop(struct http_server *server);
 // ---- What came in ----
 void *http_request_context(struct http_request *request);
 const char *http_request_id(struct http_request *request);
+const struct http_route *http_request_route(struct http_request *request);
+const char *http_request_method(struct http_request *request);
+const char *http_request_path(struct http_request *request); // percent-decoded, without the query
+bool http_request_is_local(struct http_request *request);    // by a socket that only the owner can open
+// Who asks, as the gate found out. The gate gives it with what frees it at the request's end; NULL = the
+// owner.
+void http_request_set_caller(struct http_request *request, void *caller, void (*release)(void *caller));
+void *http_request_caller(struct http_request *request);
 const char *http_request_param(
         struct http_request *request, const char *name); // never NULL for names in the pattern
 const char *http_request_query(struct http_request *request, const char *name);  // NULL = not given
@@ -82,7 +99,7 @@ void http_reply_begin_events(struct http_request *request); // the head alone, w
 // With an id that a client sends back (Last-Event-ID) when it connects again; NULL = none.
 int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data);
 
-// One more header of the answer; before it is begun.
+// One more header of the answer (8 at most, values up to 255 bytes); before it is begun.
 void http_reply_header(struct http_request *request, const char *name, const char *value);
 // Answers 101 with the header and hands the connection over: `upgraded` is called once, on the connection's
 // thread, with a non-blocking socket that it does not close, and the bytes that had come already; it blocks

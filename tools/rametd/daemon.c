@@ -11,6 +11,7 @@
 #include "tools/rametd/memory_images.h"
 #include "tools/rametd/operator_exports.h"
 #include "tools/rametd/run_dir.h"
+#include "tools/rametd/tcp_listen.h"
 #include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
@@ -33,14 +34,15 @@ struct daemon {
     struct daemon_config config;
     char *run_dir;
     char libexec_dir[PATH_MAX], kernel_dir[PATH_MAX];
-    int lock_fd, api_fd, nbd_fd;
+    int lock_fd, api_fd, nbd_fd, tcp_fd;
+    char *tcp_address; // what it listens on
     struct loop *loops[SHARDS_MAX + 1];
     unsigned loop_count, running_loops;
     struct store *store;
     struct keeper_guard *keeper;
     struct mem_fuse *fuse;
     struct nbd_server *nbd;
-    struct http_server *http;
+    struct http_server *http, *http_tcp;
     struct service service;
 };
 
@@ -184,6 +186,25 @@ static int start_templates(struct daemon *daemon, struct error *err)
     return template_start_all(&config, &daemon->service.templates, err);
 }
 
+// The same API for those who come by TCP and have a key.
+static int start_tcp(struct daemon *daemon, const struct http_server_config *local, struct error *err)
+{
+    bool loopback;
+    if (daemon->config.listen == NULL)
+        return 0;
+    int r = tcp_listen(daemon->config.listen, &daemon->tcp_fd, &daemon->tcp_address, &loopback, err);
+    if (r == 0 && !loopback)
+        r = error_set(err, -EINVAL,
+                "--listen %s: only addresses of this host's loopback are served without TLS",
+                daemon->config.listen);
+    struct http_server_config config = *local;
+    config.listen_fd = daemon->tcp_fd;
+    config.local = false;
+    if (r == 0)
+        r = http_server_start(&config, &daemon->http_tcp, err);
+    return r;
+}
+
 static int start_front(struct daemon *daemon, struct error *err)
 {
     int r = run_dir_listen(daemon->run_dir, "nbd.sock", &daemon->nbd_fd, err);
@@ -194,9 +215,12 @@ static int start_front(struct daemon *daemon, struct error *err)
     struct http_server_config config = {.listen_fd = daemon->api_fd,
             .tables = routes_all,
             .context = &daemon->service,
+            .local = true,
             .on_request = daemon->config.log_requests ? log_request : NULL};
     if (r == 0)
         r = http_server_start(&config, &daemon->http, err);
+    if (r == 0)
+        r = start_tcp(daemon, &config, err);
     return r;
 }
 
@@ -206,7 +230,7 @@ int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon,
     if (daemon == NULL)
         return error_set(err, -ENOMEM, "no memory");
     daemon->config = *config;
-    daemon->lock_fd = daemon->api_fd = daemon->nbd_fd = -1;
+    daemon->lock_fd = daemon->api_fd = daemon->nbd_fd = daemon->tcp_fd = -1;
     int r = find_libexec(daemon, err);
     if (r == 0)
         r = find_kernel(daemon, err);
@@ -226,7 +250,9 @@ int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon,
         daemon_stop(daemon);
         return r;
     }
-    log_line("ready: API on %s/api.sock, NBD on %s/nbd.sock", daemon->run_dir, daemon->run_dir);
+    log_line("ready: API on %s/api.sock%s%s, NBD on %s/nbd.sock", daemon->run_dir,
+            daemon->tcp_address == NULL ? "" : " and http://",
+            daemon->tcp_address == NULL ? "" : daemon->tcp_address, daemon->run_dir);
     *ret_daemon = daemon;
     return 0;
 }
@@ -254,8 +280,14 @@ static void stop_front(struct daemon *daemon)
         store_quiesce(daemon->store);
     if (daemon->http != NULL)
         http_server_quiesce(daemon->http);
+    if (daemon->http_tcp != NULL)
+        http_server_quiesce(daemon->http_tcp);
+    daemon->http_tcp = http_server_stop(daemon->http_tcp);
     daemon->http = http_server_stop(daemon->http);
     daemon->nbd = nbd_server_stop(daemon->nbd);
+    if (daemon->tcp_fd >= 0)
+        close(daemon->tcp_fd);
+    free(daemon->tcp_address);
     remove_socket(daemon, daemon->api_fd, "api.sock");
     remove_socket(daemon, daemon->nbd_fd, "nbd.sock");
 }

@@ -18,6 +18,7 @@ struct daemon_config {
     unsigned shards;
     struct store_config store; // what is 0 is as stored, or the default
     struct sandbox_memory_config memory;
+    const char *listen; // the API's TCP address (tcp_listen.h); NULL = none
     bool log_requests;
     const char *network_range, *resolver; // NULL = the default
     bool private_networks;

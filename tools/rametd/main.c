@@ -3,9 +3,9 @@
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
 #include "vmglue/sandbox.h"
-#include "vmglue/sandbox.h"
 #include "vmglue/sandbox_pool.h"
 #include "vmglue/sandbox_steps.h"
+#include "vmglue/service.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -62,6 +62,8 @@ static const char usage[] =
         "  --resolver ADDRESS   name server that guests' look-ups go to, also ADDRESS:PORT (default: as in "
         "/etc/resolv.conf)\n"
         "  --private-networks   let the network \"full\" reach private addresses (10.0.0.0/8 and the like)\n"
+        "  --listen [ADDRESS:]PORT  the API on TCP too (default address: 127.0.0.1; port 0: a free one, see "
+        "the log)\n"
         "  --log-requests       one log line for every API call\n"
         "  --memory-budget SIZE what all machines together may grow to; beyond it none is started "
         "(default: four fifths\n"
@@ -74,6 +76,7 @@ static const char usage[] =
         "                       (default: a twentieth of the host's memory, at least 256M)\n"
         "  --memory-idle SECS   only those that nobody used for so long (default: 60)\n"
         "  --steps              print the names of the steps that RAMET_TEST_STOP_AT knows (for tests)\n"
+        "  --routes             print every call of the API: method, path, flags (for tests)\n"
         "  --help, --version\n"
         "\n"
         "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
@@ -138,6 +141,18 @@ static uint64_t default_cache_bytes(void)
     return share < least ? least : share > most ? most : share;
 }
 
+static void print_routes(void)
+{
+    for (size_t t = 0; routes_all[t] != NULL; t++)
+        for (const struct http_route *route = routes_all[t]; route->method != NULL; route++)
+            printf("%s %s%s%s%s%s%s\n", route->method, route->pattern,
+                    (route->flags & HTTP_STREAM) != 0 ? " stream" : "",
+                    (route->flags & HTTP_OPEN) != 0 ? " open" : "",
+                    (route->flags & HTTP_ADMIN) != 0 ? " admin" : "",
+                    (route->flags & HTTP_READS) != 0 ? " reads" : "",
+                    (route->flags & HTTP_CREATES) != 0 ? " creates" : "");
+}
+
 // 0 go on, otherwise the exit status; *ret_done: nothing more to do.
 static int parse(char **argv, struct daemon_config *config, bool *ret_done)
 {
@@ -148,13 +163,13 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     uint64_t keep_stopped = 0;
     const char *working_sets = "on";
     uint64_t pool = config->pool;
-    bool help = false, version = false, steps = false;
+    bool help = false, version = false, steps = false, routes = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
             {"accel", 0, ARGS_TEXT, &config->accel}, {"vmm-uid-base", 0, ARGS_NUMBER, &config->uid_base},
-            {"no-confine", 0, ARGS_FLAG, &config->no_confine},
-            {"log-requests", 0, ARGS_FLAG, &config->log_requests},
+            {"no-confine", 0, ARGS_FLAG, &config->no_confine}, {"listen", 0, ARGS_TEXT, &config->listen},
+            {"routes", 0, ARGS_FLAG, &routes}, {"log-requests", 0, ARGS_FLAG, &config->log_requests},
             {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
             {"memory-overcommit", 0, ARGS_NUMBER, &overcommit},
             {"memory-low", 0, ARGS_SIZE, &memory->low_bytes}, {"memory-idle", 0, ARGS_NUMBER, &idle},
@@ -176,13 +191,15 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     char message[512];
     if (args_parse(argv, options, 0, UINT_MAX, 0, "", &args, message, sizeof message) < 0)
         return fail_usage(message);
-    *ret_done = help || version || steps;
+    *ret_done = help || version || steps || routes;
     if (help)
         fputs(usage, stdout);
     else if (version)
         puts("rametd " RAMET_VERSION);
     for (int i = 0; steps && i < STEP_COUNT; i++)
         puts(sandbox_step_name((enum sandbox_step)i));
+    if (routes)
+        print_routes();
     if (*ret_done)
         return 0;
     if (args.count > 0) {

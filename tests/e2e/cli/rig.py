@@ -4,6 +4,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -79,6 +80,11 @@ class Daemon:
     def log(self):
         with open(self.root + "/log", errors="replace") as file:
             return file.read()
+
+    @property
+    def url(self):
+        """Of the API on TCP, when it was started with "--listen"."""
+        return re.findall(r"ready: API on \S+ and (https?://[^,\s]+)", self.log())[-1]
 
     def stop(self):
         if self.process is not None and self.process.poll() is None:
