@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONG_FACTOR = 10 };
+enum { LONG_FACTOR = 16 };
 
 static void shape(struct rig *rig, unsigned count)
 {
@@ -44,16 +44,16 @@ static const struct {
     unsigned count; // RAMET_TEST_LONG multiplies it
     void (*run)(struct rig *rig, unsigned count);
 } cases[] = {
-        {"ram", 40, case_ram},
-        {"sharing", 10, case_sharing},
+        {"ram", 25, case_ram},
+        {"sharing", 6, case_sharing},
         {"pace", 1, pace},
-        {"generations", 10, generations_on_two},
+        {"generations", 6, generations_on_two},
         {"shape", 1, shape},
         {"reboot", 1, reboot},
         {"setup", 1, setup},
-        {"random", 20, case_random},
-        {"unique", 3, case_unique},
-        {"traffic", 10, case_traffic},
+        {"random", 12, case_random},
+        {"unique", 2, case_unique},
+        {"traffic", 6, case_traffic},
         {"damage", 1, damage},
 };
 enum { CASES = sizeof cases / sizeof *cases };

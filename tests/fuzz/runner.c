@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 // Under the sanitizers each input takes ten times as long; longer campaigns are the fuzzer's (preset fuzz).
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { INPUT_MAX = 1 << 20, FLIPS_PER_FILE = 6000, RANDOM_INPUTS = 6000 };
+enum { INPUT_MAX = 1 << 20, FLIPS_PER_FILE = 2500, RANDOM_INPUTS = 2500 };
 #else
 enum { INPUT_MAX = 1 << 20, FLIPS_PER_FILE = 20000, RANDOM_INPUTS = 20000 };
 #endif
