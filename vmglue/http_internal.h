@@ -7,10 +7,10 @@
 
 #include <pthread.h>
 
-enum { HTTP_QUERIES_MAX = 16, HTTP_HEADERS_MAX = 8, HTTP_PIPE_BYTES = 256 * 1024 };
+enum { HTTP_QUERIES_MAX = 16, HTTP_HEADERS_MAX = 256, HTTP_PIPE_BYTES = 256 * 1024 };
 
 struct http_header {
-    char name[64], value[256];
+    char *name, *value; // malloc'ed
 };
 struct http_query {
     char *name, *value;
@@ -23,7 +23,11 @@ struct http_request {
     void *connection; // libmicrohttpd's
     int socket_fd;
     char id[24];
-    char *method, *path;
+    bool started;
+    char *target, *method, *path;
+    char *shown_path; // NULL = the path itself
+    void *data;       // the handler's own
+    void (*data_release)(void *data);
     uint64_t started_ns;
     const struct http_route *route;
     struct http_param params[HTTP_PARAMS_MAX];
@@ -52,7 +56,7 @@ struct http_request {
     char content_type[128];
     char allow[64];
     int64_t stream_size;
-    struct http_header headers[HTTP_HEADERS_MAX]; // more of the answer
+    struct http_header *headers; // more of the answer, malloc'ed
     unsigned header_count;
     // The connection becomes something else: what it is called, who goes on with it.
     const char *upgrade_to;

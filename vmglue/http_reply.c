@@ -66,6 +66,18 @@ void http_reply_empty(struct http_request *request, int status)
     http_reply_whole(request, status, "", NULL, 0);
 }
 
+void http_reply_bytes(
+        struct http_request *request, int status, const char *content_type, const void *bytes, size_t size)
+{
+    char *copy = malloc(size + 1);
+    if (copy == NULL) {
+        http_reply_error(request, 500, "internal.memory", "no memory for the answer");
+        return;
+    }
+    memcpy(copy, bytes, size);
+    http_reply_whole(request, status, content_type, copy, size);
+}
+
 static void reply_error(
         struct http_request *request, int status, const char *code, bool retryable, const char *message)
 {
@@ -158,9 +170,15 @@ void http_reply_header(struct http_request *request, const char *name, const cha
 {
     if (request->header_count == HTTP_HEADERS_MAX)
         return;
-    struct http_header *header = &request->headers[request->header_count++];
-    snprintf(header->name, sizeof header->name, "%s", name);
-    snprintf(header->value, sizeof header->value, "%s", value);
+    if (request->headers == NULL)
+        request->headers = calloc(HTTP_HEADERS_MAX, sizeof *request->headers);
+    struct http_header header = {strdup(name), strdup(value)};
+    if (request->headers == NULL || header.name == NULL || header.value == NULL) {
+        free(header.name);
+        free(header.value);
+        return;
+    }
+    request->headers[request->header_count++] = header;
 }
 
 void http_reply_upgrade(struct http_request *request, const char *protocol, const char *header,
@@ -168,7 +186,8 @@ void http_reply_upgrade(struct http_request *request, const char *protocol, cons
 {
     request->status = 101;
     request->upgrade_to = protocol;
-    http_reply_header(request, header, value);
+    if (header != NULL)
+        http_reply_header(request, header, value);
     request->upgraded = upgraded;
     request->upgrade_context = context;
     begin(request);

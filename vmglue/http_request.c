@@ -23,6 +23,28 @@ const char *http_request_path(struct http_request *request)
     return request->path;
 }
 
+const char *http_request_target(struct http_request *request)
+{
+    return request->target;
+}
+
+void http_request_show_path(struct http_request *request, const char *path)
+{
+    free(request->shown_path);
+    request->shown_path = strdup(path);
+}
+
+void http_request_set_data(struct http_request *request, void *data, void (*release)(void *data))
+{
+    request->data = data;
+    request->data_release = release;
+}
+
+void *http_request_data(struct http_request *request)
+{
+    return request->data;
+}
+
 void http_request_set_caller(struct http_request *request, void *caller, void (*release)(void *caller))
 {
     request->caller = caller;
@@ -75,6 +97,11 @@ int http_request_check_query(struct http_request *request, const char *const *kn
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity)
 {
     return http_pipe_read(request->in, buffer, capacity, 0);
+}
+
+ssize_t http_request_read_wait(struct http_request *request, void *buffer, size_t capacity, unsigned wait_ms)
+{
+    return http_pipe_read(request->in, buffer, capacity, wait_ms);
 }
 
 // Brings the rest of a streamed body into memory, within the limit for JSON.

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,6 +57,25 @@ bool http_request_is_local(struct http_request *request)
 const char *http_request_header(struct http_request *request, const char *name)
 {
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+struct header_visit {
+    http_header_visitor *visit;
+    void *context;
+};
+
+static enum MHD_Result visit_header(void *context, enum MHD_ValueKind kind, const char *name,
+        size_t name_size, const char *value, size_t value_size)
+{
+    const struct header_visit *visit = context;
+    visit->visit(visit->context, name, name_size, value == NULL ? "" : value, value_size);
+    return MHD_YES;
+}
+
+void http_request_each_header(struct http_request *request, http_header_visitor *visit, void *context)
+{
+    struct header_visit visitor = {visit, context};
+    MHD_get_connection_values_n(request->connection, MHD_HEADER_KIND, visit_header, &visitor);
 }
 
 static enum MHD_Result add_query(void *context, enum MHD_ValueKind kind, const char *name, size_t name_size,
@@ -143,16 +163,15 @@ static void make_id(char *ret_id, size_t capacity)
     snprintf(ret_id, capacity, "req_%016llx", (unsigned long long)random);
 }
 
-static struct http_request *request_create(
-        struct http_server *server, struct MHD_Connection *connection, const char *method, const char *path)
+// Called by libmicrohttpd with the first line of a request, before anything of it is decoded.
+static void *on_target(void *context, const char *target, struct MHD_Connection *connection)
 {
     struct http_request *request = calloc(1, sizeof *request);
     if (request == NULL)
         return NULL;
-    request->server = server;
+    request->server = context;
     request->connection = connection;
-    request->method = strdup(method);
-    request->path = strdup(path);
+    request->target = strdup(target);
     request->started_ns = http_server_now_ns();
     request->quiet_since_ns = request->started_ns;
     pthread_mutex_init(&request->lock, NULL);
@@ -161,32 +180,46 @@ static struct http_request *request_create(
     const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     request->socket_fd = info == NULL ? -1 : info->connect_fd;
-    MHD_get_connection_values_n(connection, MHD_GET_ARGUMENT_KIND, add_query, request);
     return request;
 }
 
-// Chooses the route and, for a stream, sets its handler off.
-static void request_start(struct http_request *request)
+// Its head has come in.
+static void request_take_head(struct http_request *request, const char *method, const char *path)
+{
+    request->method = strdup(method);
+    request->path = strdup(path);
+    request->started = true;
+    MHD_get_connection_values_n(request->connection, MHD_GET_ARGUMENT_KIND, add_query, request);
+}
+
+// The route of a table; false: there is none, and it has replied.
+static bool find_route(struct http_request *request)
 {
     int status = 404;
     if (request->bad_query) {
         http_reply_error(request, 400, "validation.invalid",
                 "the query has too many parameters or a zero byte (%%00)");
-        return;
+        return false;
     }
     request->route = http_route_find(request->server->config.tables, request->method, request->path,
             request->params, &status, request->allow, sizeof request->allow);
-    if (request->route == NULL && status == 405) {
+    if (request->route == NULL && status == 405)
         http_reply_error(request, 405, "validation.method", "%s does not take %.20s; it takes %s",
                 request->path, request->method, request->allow);
-        return;
-    }
-    if (request->route == NULL) {
+    else if (request->route == NULL)
         http_reply_error(request, 404, "route.not_found", "there is no call at %.200s; API.md lists them all",
                 request->path);
-        return;
-    }
+    return request->route != NULL;
+}
+
+// Chooses the route and, for a stream, sets its handler off.
+static void request_start(struct http_request *request)
+{
     const struct http_server_config *config = &request->server->config;
+    if (config->choose != NULL)
+        request->route = config->choose(config->context, request);
+    if (request->route == NULL && !find_route(request))
+        return;
     if (config->gate != NULL && !config->gate(config->context, request)) {
         request->route = NULL; // it has replied; the body is dropped
         return;
@@ -289,9 +322,13 @@ static enum MHD_Result queue_reply(struct http_request *request)
         return MHD_NO;
     if (request->content_type[0] != '\0')
         MHD_add_response_header(response, "Content-Type", request->content_type);
-    MHD_add_response_header(response, "X-Request-Id", request->id);
-    for (unsigned i = 0; i < request->header_count; i++)
+    bool has_id = false;
+    for (unsigned i = 0; i < request->header_count; i++) {
+        has_id |= strcasecmp(request->headers[i].name, "X-Request-Id") == 0;
         MHD_add_response_header(response, request->headers[i].name, request->headers[i].value);
+    }
+    if (!has_id)
+        MHD_add_response_header(response, "X-Request-Id", request->id);
     if (request->events)
         MHD_add_response_header(response, "Cache-Control", "no-store");
     if (request->status == 405)
@@ -324,13 +361,11 @@ static enum MHD_Result on_access(void *context, struct MHD_Connection *connectio
         const char *method, const char *version, const char *upload_data, size_t *upload_data_size,
         void **request_context)
 {
-    struct http_server *server = context;
     struct http_request *request = *request_context;
-    if (request == NULL) {
-        request = request_create(server, connection, method, url);
-        if (request == NULL)
-            return MHD_NO;
-        *request_context = request;
+    if (request == NULL)
+        return MHD_NO; // no memory
+    if (!request->started) {
+        request_take_head(request, method, url);
         request_start(request);
         list_add(request);
         if (request->threaded && pthread_create(&request->thread, NULL, handler_thread, request) != 0) {
@@ -348,13 +383,47 @@ static enum MHD_Result on_access(void *context, struct MHD_Connection *connectio
     return answer(request);
 }
 
+static void request_free(struct http_request *request)
+{
+    if (request->caller_release != NULL)
+        request->caller_release(request->caller);
+    if (request->data_release != NULL)
+        request->data_release(request->data);
+    request->in = http_pipe_destroy(request->in);
+    request->out = http_pipe_destroy(request->out);
+    for (unsigned i = 0; i < request->query_count; i++) {
+        free(request->queries[i].name);
+        free(request->queries[i].value);
+    }
+    for (unsigned i = 0; i < request->header_count; i++) {
+        free(request->headers[i].name);
+        free(request->headers[i].value);
+    }
+    free(request->headers);
+    json_decref(request->json);
+    pthread_mutex_destroy(&request->lock);
+    pthread_cond_destroy(&request->changed);
+    free(request->target);
+    free(request->method);
+    free(request->path);
+    free(request->shown_path);
+    free(request->body);
+    free(request->reply);
+    free(request);
+}
+
 static void on_completed(void *context, struct MHD_Connection *connection, void **request_context,
         enum MHD_RequestTerminationCode how)
 {
     struct http_server *server = context;
     struct http_request *request = *request_context;
+    *request_context = NULL;
     if (request == NULL)
         return;
+    if (!request->started) { // its head was no good, or never came
+        request_free(request);
+        return;
+    }
     if (request->threaded) {
         http_pipe_break(request->in);
         http_pipe_break(request->out);
@@ -363,26 +432,11 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (request->upgraded != NULL) // the client left before the answer
         request->upgraded(request, request->upgrade_context, -1, NULL, 0);
     list_remove(request);
-    if (request->caller_release != NULL)
-        request->caller_release(request->caller);
     if (server->config.on_request != NULL)
-        server->config.on_request(server->config.context, request->id, request->method, request->path,
-                request->status, http_server_now_ns() - request->started_ns);
-    request->in = http_pipe_destroy(request->in);
-    request->out = http_pipe_destroy(request->out);
-    for (unsigned i = 0; i < request->query_count; i++) {
-        free(request->queries[i].name);
-        free(request->queries[i].value);
-    }
-    json_decref(request->json);
-    pthread_mutex_destroy(&request->lock);
-    pthread_cond_destroy(&request->changed);
-    free(request->method);
-    free(request->path);
-    free(request->body);
-    free(request->reply);
-    free(request);
-    *request_context = NULL;
+        server->config.on_request(server->config.context, request->id, request->method,
+                request->shown_path == NULL ? request->path : request->shown_path, request->status,
+                http_server_now_ns() - request->started_ns);
+    request_free(request);
 }
 
 int http_server_start(
@@ -397,9 +451,9 @@ int http_server_start(
     if (server->listen_fd >= 0)
         server->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION |
                                                   MHD_USE_POLL | MHD_ALLOW_UPGRADE,
-                0, NULL, NULL, on_access, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
-                MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_CONNECTION_LIMIT,
-                (unsigned)CONNECTIONS_MAX, MHD_OPTION_END);
+                0, NULL, NULL, on_access, server, MHD_OPTION_URI_LOG_CALLBACK, on_target, server,
+                MHD_OPTION_LISTEN_SOCKET, server->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+                server, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_END);
     if (server->daemon == NULL) {
         int code = errno == 0 ? -EIO : -errno;
         if (server->listen_fd >= 0)

@@ -30,6 +30,9 @@ struct http_server_config {
     // After each answer, for a log. May be NULL.
     void (*on_request)(void *context, const char *request_id, const char *method, const char *path,
             int status, uint64_t duration_ns);
+    // Asked first, before the tables: a route of its own (with flags; the gate is asked as for others), or
+    // NULL. May keep something with the request (http_request_set_data). May be NULL.
+    const struct http_route *(*choose)(void *context, struct http_request *request);
     bool local; // the listening socket is one that only the owner can open: no key is needed
     // The gate: called when the route is known, before the body is read. false: it has replied (401, 429,
     // ...). NULL = open.
@@ -53,12 +56,23 @@ void *http_request_context(struct http_request *request);
 const char *http_request_id(struct http_request *request);
 const struct http_route *http_request_route(struct http_request *request);
 const char *http_request_method(struct http_request *request);
-const char *http_request_path(struct http_request *request); // percent-decoded, without the query
-bool http_request_is_local(struct http_request *request);    // by a socket that only the owner can open
+const char *http_request_path(struct http_request *request);   // percent-decoded, without the query
+const char *http_request_target(struct http_request *request); // as it was sent, with the query
+// What logs show from now on in place of the path, when that holds a secret.
+void http_request_show_path(struct http_request *request, const char *path);
+bool http_request_is_local(struct http_request *request); // by a socket that only the owner can open
 // Who asks, as the gate found out. The gate gives it with what frees it at the request's end; NULL = the
 // owner.
 void http_request_set_caller(struct http_request *request, void *caller, void (*release)(void *caller));
 void *http_request_caller(struct http_request *request);
+// Something of the handler's own, and what frees it at the request's end.
+void http_request_set_data(struct http_request *request, void *data, void (*release)(void *data));
+void *http_request_data(struct http_request *request);
+// Every header of the request as it was sent, one call each; in `choose` alone (later ones may race with
+// trailers).
+typedef void http_header_visitor(
+        void *context, const char *name, size_t name_size, const char *value, size_t value_size);
+void http_request_each_header(struct http_request *request, http_header_visitor *visit, void *context);
 const char *http_request_param(
         struct http_request *request, const char *name); // never NULL for names in the pattern
 const char *http_request_query(struct http_request *request, const char *name);  // NULL = not given
@@ -70,6 +84,8 @@ int http_request_check_query(struct http_request *request, const char *const *kn
 int http_request_json(struct http_request *request, json_t **ret_body, struct error *err);
 // HTTP_STREAM: bytes, 0 at the end, -EPIPE when the client broke off (then nothing that came may be kept).
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity);
+// The same, at most so long: -EAGAIN when nothing came.
+ssize_t http_request_read_wait(struct http_request *request, void *buffer, size_t capacity, unsigned wait_ms);
 // The client has closed its side or the server is stopping.
 bool http_request_is_gone(struct http_request *request);
 bool http_request_is_stopping(struct http_request *request); // the server alone
@@ -79,6 +95,9 @@ bool http_request_wait_gone(struct http_request *request, unsigned wait_ms);
 // ---- What goes out; one of these per request ----
 void http_reply_json(struct http_request *request, int status, json_t *body); // steals body
 void http_reply_empty(struct http_request *request, int status);
+// Copies the bytes; content_type "" = among the headers, or none.
+void http_reply_bytes(
+        struct http_request *request, int status, const char *content_type, const void *bytes, size_t size);
 __attribute__((format(printf, 4, 5))) void http_reply_error(
         struct http_request *request, int status, const char *code, const char *format, ...);
 // From a struct error: `kind` ("sandbox", "volume", ...) makes the code; the status follows the errno.
@@ -99,11 +118,12 @@ void http_reply_begin_events(struct http_request *request); // the head alone, w
 // With an id that a client sends back (Last-Event-ID) when it connects again; NULL = none.
 int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data);
 
-// One more header of the answer (8 at most, values up to 255 bytes); before it is begun.
+// One more header of the answer (256 at most); before it is begun.
 void http_reply_header(struct http_request *request, const char *name, const char *value);
-// Answers 101 with the header and hands the connection over: `upgraded` is called once, on the connection's
-// thread, with a non-blocking socket that it does not close, and the bytes that had come already; it blocks
-// as long as it likes. When the client left before, it is called with fd -1. Routes without HTTP_STREAM only.
+// Answers 101 with the header (NULL = none but those of http_reply_header) and hands the connection over:
+// `upgraded` is called once, on the connection's thread, with a non-blocking socket that it does not close,
+// and the bytes that had come already; it blocks as long as it likes. When the client left before, it is
+// called with fd -1. Routes without HTTP_STREAM only.
 typedef void http_upgraded(
         struct http_request *request, void *context, int fd, const void *bytes, size_t size);
 void http_reply_upgrade(struct http_request *request, const char *protocol, const char *header,
