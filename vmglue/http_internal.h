@@ -40,6 +40,9 @@ struct http_request {
     void *caller; // the gate's
     void (*caller_release)(void *caller);
 
+    void *words;         // what http_words keeps, malloc'ed
+    uint64_t read_bytes; // the handler's
+
     struct http_pipe *in, *out; // HTTP_STREAM
     pthread_t thread;
     bool threaded;
@@ -67,6 +70,7 @@ struct http_request {
 };
 
 uint64_t http_server_now_ns(void);
+const struct http_words *http_server_words(struct http_server *server); // NULL = none
 // Sets the whole answer; `text` is malloc'ed and taken over.
 void http_reply_whole(
         struct http_request *request, int status, const char *content_type, char *text, size_t size);

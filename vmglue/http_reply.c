@@ -50,8 +50,17 @@ void http_reply_whole(
     begin(request);
 }
 
+// In the words of whoever asked.
+static json_t *in_words(struct http_request *request, int *status, json_t *body)
+{
+    const struct http_words *words = http_server_words(request->server);
+    return words == NULL ? body : words->answer(request, status, body);
+}
+
 void http_reply_json(struct http_request *request, int status, json_t *body)
 {
+    if (body != NULL)
+        body = in_words(request, &status, body);
     char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
     json_decref(body);
     if (text == NULL) {
@@ -63,7 +72,11 @@ void http_reply_json(struct http_request *request, int status, json_t *body)
 
 void http_reply_empty(struct http_request *request, int status)
 {
-    http_reply_whole(request, status, "", NULL, 0);
+    json_t *body = in_words(request, &status, NULL);
+    char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    http_reply_whole(
+            request, status, text == NULL ? "" : "application/json", text, text == NULL ? 0 : strlen(text));
 }
 
 void http_reply_bytes(
@@ -91,6 +104,7 @@ static void reply_error(
                 json_integer(strcmp(code, "capacity.memory") == 0 ? MEMORY_RETRY_SECS : 1));
     // The sentence stands beside the object too: some clients look for text there and know no objects.
     json_t *body = json_pack("{s:o, s:O}", "error", error, "message", json_object_get(error, "message"));
+    body = in_words(request, &status, body);
     char *dump = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     http_reply_whole(request, status, "application/json", dump, dump == NULL ? 0 : strlen(dump));
@@ -148,9 +162,38 @@ int http_reply_event(struct http_request *request, const char *event, json_t *da
     return http_reply_event_id(request, NULL, event, data);
 }
 
+// An event whose data is text in lines, as some clients expect. Steals data.
+static int send_lines(struct http_request *request, const char *event, json_t *data)
+{
+    const char *line = json_string_value(data);
+    size_t capacity = strlen(event) + 32 + 7 * json_string_length(data), used = 0;
+    char *block = malloc(capacity);
+    if (block != NULL)
+        used = (size_t)snprintf(block, capacity, "event: %s\n", event);
+    while (block != NULL) {
+        size_t length = strcspn(line, "\n");
+        used += (size_t)snprintf(block + used, capacity - used, "data: %.*s\n", (int)length, line);
+        if (line[length] == '\0' || line[length + 1] == '\0')
+            break;
+        line += length + 1;
+    }
+    json_decref(data);
+    if (block == NULL)
+        return -ENOMEM;
+    block[used++] = '\n';
+    int result = http_reply_write(request, block, used);
+    free(block);
+    return result;
+}
+
 int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data)
 {
     http_reply_begin_events(request);
+    const struct http_words *words = http_server_words(request->server);
+    if (words != NULL)
+        data = words->event(request, &event, data);
+    if (json_is_string(data))
+        return send_lines(request, event, data);
     char *text = json_dumps(data, JSON_COMPACT); // compact: no line breaks, so one data line
     json_decref(data);
     if (text == NULL)

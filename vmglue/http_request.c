@@ -94,9 +94,68 @@ int http_request_check_query(struct http_request *request, const char *const *kn
     return 0;
 }
 
+uint64_t http_request_read_bytes(struct http_request *request)
+{
+    return request->read_bytes;
+}
+
+void http_request_set_words(struct http_request *request, void *words)
+{
+    request->words = words;
+}
+
+void *http_request_words(struct http_request *request)
+{
+    return request->words;
+}
+
+static void replace(char **text, const char *with)
+{
+    char *copy = strdup(with);
+    if (copy == NULL)
+        return;
+    free(*text);
+    *text = copy;
+}
+
+void http_request_set_target(struct http_request *request, const char *method, const char *path)
+{
+    replace(&request->method, method);
+    replace(&request->path, path);
+}
+
+void http_request_set_query(struct http_request *request, const char *name, const char *value)
+{
+    if (request->query_count == HTTP_QUERIES_MAX || http_request_query(request, name) != NULL)
+        return;
+    struct http_query *query = &request->queries[request->query_count++];
+    query->name = strdup(name);
+    query->value = strdup(value);
+}
+
+void http_request_rename_query(struct http_request *request, const char *name, const char *to)
+{
+    for (unsigned i = 0; i < request->query_count; i++) {
+        struct http_query *query = &request->queries[i];
+        if (strcmp(query->name, name) != 0)
+            continue;
+        if (to != NULL) {
+            replace(&query->name, to);
+            return;
+        }
+        free(query->name);
+        free(query->value);
+        *query = request->queries[--request->query_count];
+        return;
+    }
+}
+
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity)
 {
-    return http_pipe_read(request->in, buffer, capacity, 0);
+    ssize_t got = http_pipe_read(request->in, buffer, capacity, 0);
+    if (got > 0)
+        request->read_bytes += (uint64_t)got;
+    return got;
 }
 
 ssize_t http_request_read_wait(struct http_request *request, void *buffer, size_t capacity, unsigned wait_ms)
@@ -128,7 +187,8 @@ static int collect_body(struct http_request *request, struct error *err)
 
 int http_request_json(struct http_request *request, json_t **ret_body, struct error *err)
 {
-    if (request->json == NULL) {
+    bool fresh = request->json == NULL;
+    if (fresh) {
         int r = request->threaded ? collect_body(request, err) : 0;
         if (r < 0)
             return r;
@@ -146,6 +206,12 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
     }
     if (!json_is_object(request->json))
         return error_set(err, -EINVAL, "the request's body must be a JSON object");
+    const struct http_words *words = http_server_words(request->server);
+    if (fresh && words != NULL) {
+        int r = words->body(request, request->json, err);
+        if (r < 0)
+            return r;
+    }
     *ret_body = request->json;
     return 0;
 }

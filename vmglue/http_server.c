@@ -49,6 +49,11 @@ bool http_request_is_stopping(struct http_request *request)
     return stopping;
 }
 
+const struct http_words *http_server_words(struct http_server *server)
+{
+    return server->config.words;
+}
+
 bool http_request_is_local(struct http_request *request)
 {
     return request->server->config.local;
@@ -127,9 +132,11 @@ static void list_remove(struct http_request *request)
 static void run_handler(struct http_request *request)
 {
     const struct http_server_config *config = &request->server->config;
+    const struct http_words *words = config->words;
     bool kept = (request->route->flags & HTTP_CREATES) != 0 && config->before != NULL;
     if (!kept || config->before(config->context, request, request->body, request->body_size)) {
-        request->route->handle(request);
+        if (words == NULL || words->enter(request))
+            request->route->handle(request);
         if (kept && request->whole)
             config->after(config->context, request, request->status, request->reply, request->reply_size);
     }
@@ -201,6 +208,9 @@ static bool find_route(struct http_request *request)
                 "the query has too many parameters or a zero byte (%%00)");
         return false;
     }
+    const struct http_words *words = request->server->config.words;
+    if (words != NULL && !words->begin(request))
+        return false;
     request->route = http_route_find(request->server->config.tables, request->method, request->path,
             request->params, &status, request->allow, sizeof request->allow);
     if (request->route == NULL && status == 405)
@@ -409,6 +419,7 @@ static void request_free(struct http_request *request)
     free(request->shown_path);
     free(request->body);
     free(request->reply);
+    free(request->words);
     free(request);
 }
 

@@ -23,6 +23,20 @@ struct http_request;
 
 enum { HTTP_JSON_MAX = 32 << 20 };
 
+// Translates calls in other people's words into native ones, and their answers back (alias.h).
+struct http_words {
+    // Before the route is sought: may change method, path and query. false: it has replied.
+    bool (*begin)(struct http_request *request);
+    // Behind the gate, before the handler. false: it has replied.
+    bool (*enter)(struct http_request *request);
+    // The JSON body, before the handler sees it; changes it in place.
+    int (*body)(struct http_request *request, json_t *body, struct error *err);
+    // An answer (NULL = without a body) or the data of one event before it goes out. Steal and return it.
+    // Data that comes back as a JSON string goes out as it is, in lines.
+    json_t *(*answer)(struct http_request *request, int *status, json_t *body);
+    json_t *(*event)(struct http_request *request, const char **event, json_t *data);
+};
+
 struct http_server_config {
     int listen_fd;                          // stays the caller's
     const struct http_route *const *tables; // NULL-terminated list of tables
@@ -34,6 +48,7 @@ struct http_server_config {
     // NULL. May keep something with the request (http_request_set_data). May be NULL.
     const struct http_route *(*choose)(void *context, struct http_request *request);
     bool local; // the listening socket is one that only the owner can open: no key is needed
+    const struct http_words *words; // NULL = native words alone
     // The gate: called when the route is known, before the body is read. false: it has replied (401, 429,
     // ...). NULL = open.
     bool (*gate)(void *context, struct http_request *request);
@@ -77,6 +92,14 @@ const char *http_request_param(
         struct http_request *request, const char *name); // never NULL for names in the pattern
 const char *http_request_query(struct http_request *request, const char *name);  // NULL = not given
 const char *http_request_header(struct http_request *request, const char *name); // NULL = not given
+// Bytes of the body that the handler has read with http_request_read.
+uint64_t http_request_read_bytes(struct http_request *request);
+// For http_words.begin. The words' own data is freed with the request.
+void http_request_set_words(struct http_request *request, void *words);
+void *http_request_words(struct http_request *request);
+void http_request_set_target(struct http_request *request, const char *method, const char *path);
+void http_request_set_query(struct http_request *request, const char *name, const char *value);
+void http_request_rename_query(struct http_request *request, const char *name, const char *to); // NULL = drop
 // -EINVAL with *err naming the first query parameter that is not in the NULL-terminated list.
 int http_request_check_query(struct http_request *request, const char *const *known, struct error *err);
 // The body as an object ({} when empty). -EINVAL with *err when it is no JSON; the value belongs to the
