@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/args.h"
 
+#include "tools/ramet/suggest.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { OPTIONS_MAX = 64 };
 
 bool args_size(const char *text, uint64_t *ret_bytes)
 {
@@ -90,6 +94,20 @@ static int store_value(
     return -EINVAL;
 }
 
+static const char *nearest_option(const struct args_option *options, const char *text)
+{
+    const char *names[OPTIONS_MAX + 1];
+    char word[64];
+    unsigned count = 0;
+    for (; options->name != NULL && count < OPTIONS_MAX; options++)
+        names[count++] = options->name;
+    names[count] = NULL;
+    if (strncmp(text, "--", 2) != 0)
+        return NULL;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text + 2, "="), text + 2);
+    return suggest_nearest(word, names);
+}
+
 // One argument that begins with a dash. Returns how many arguments it took, or -EINVAL.
 static int take_option(char **at, const struct args_option *options, char *message, size_t message_size)
 {
@@ -105,7 +123,10 @@ static int take_option(char **at, const struct args_option *options, char *messa
         value = text[2] != '\0' ? text + 2 : NULL;
     }
     if (option == NULL) {
-        snprintf(message, message_size, "unknown option %s", text);
+        const char *nearest = nearest_option(options, text);
+        snprintf(message, message_size, "unknown option %s%s%s%s", text,
+                nearest == NULL ? "" : "; did you mean --", nearest == NULL ? "" : nearest,
+                nearest == NULL ? "" : "?");
         return -EINVAL;
     }
     if (option->kind == ARGS_FLAG && value != NULL) {
@@ -160,4 +181,16 @@ int args_parse(char **argv, const struct args_option *options, unsigned minimum,
     }
     *ret_args = args;
     return 0;
+}
+
+int args_take_options(char **argv, const struct args_option *options, char *message, size_t message_size)
+{
+    int count = 0;
+    while (argv[count] != NULL && argv[count][0] == '-' && argv[count][1] != '\0') {
+        int taken = take_option(argv + count, options, message, message_size);
+        if (taken < 0)
+            return taken;
+        count += taken;
+    }
+    return count;
 }

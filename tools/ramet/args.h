@@ -33,3 +33,5 @@ int args_parse(char **argv, const struct args_option *options, unsigned minimum,
         unsigned stop_at, const char *usage, struct args *ret_args, char *message, size_t message_size);
 // "10G", "512M", "4096": powers of 1024. false: no size.
 bool args_size(const char *text, uint64_t *ret_bytes);
+// Only the options that stand before the first item. Returns how many words they are, or -EINVAL.
+int args_take_options(char **argv, const struct args_option *options, char *message, size_t message_size);

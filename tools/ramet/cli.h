@@ -22,6 +22,9 @@ enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
 struct cli {
     const char *run_dir, *store_dir; // as given; NULL = the default
+    const char *server_url, *key_file, *ca_file;
+    struct server server;
+    bool server_known;
     bool json, help;
     char run_default[256], store_default[512];
     char libexec_dir[4096]; // where this program and its helpers are
@@ -42,8 +45,19 @@ bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const stru
         unsigned minimum, unsigned maximum, unsigned stop_at, struct args *ret_args, int *ret_status);
 // Runs the part of a verb that argv[0] names: "VERB PART" in a table that ends with an empty row.
 int cli_run_part(struct cli *cli, const struct verb *verb, const struct verb *parts, char **argv);
+// The options that every verb takes, into the first CLI_COMMON_OPTIONS rows.
+enum { CLI_COMMON_OPTIONS = 6 };
+void cli_common_options(struct cli *cli, struct args_option *ret_options);
 void cli_help(const struct verb *verb);
 const char *cli_run_dir(struct cli *cli);
+// The daemon that is spoken to: --server, --run, RAMET_API, RAMET_RUN, or this user's own. cli_parse has made
+// sure that it is there.
+const struct server *cli_server(struct cli *cli);
+// For verbs, and parts of them, that work on this host's files or processes. CLI_DONE, or CLI_USAGE with a
+// sentence when the daemon is another host's.
+int cli_need_local(struct cli *cli, const struct verb *verb, const char *instead);
+// For verbs that never mean another daemon than one of this host, whatever RAMET_API says.
+int cli_use_local(struct cli *cli, const struct verb *verb);
 const char *cli_store_dir(struct cli *cli);
 
 // Prints "ramet VERB: sentence" and returns CLI_FAILED (or CLI_USAGE).
@@ -55,6 +69,8 @@ int cli_fail_call(struct cli *cli, const struct verb *verb, const struct error *
 // A call whose answer must be there. On failure it has printed, and the result is NULL.
 json_t *cli_call(
         struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body);
+// POST of what makes something (client_create).
+json_t *cli_create(struct cli *cli, const struct verb *verb, const char *path, json_t *body);
 // "format" with one name, escaped; malloc'ed.
 char *cli_path(const char *before, const char *name, const char *after);
 // key=value options into an object; NULL with a sentence when one has no "=".

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/client.h"
 
+#include "tools/ramet/connection.h"
 #include "vmglue/json_fields.h"
-#include "vmglue/unix_socket.h"
 
 #include <errno.h>
-#include <limits.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 16384, BUFFER_BYTES = 65536, SILENCE_SECS = 20, ALIVE_SECS = 10 };
+enum {
+    HEAD_MAX = 16384,
+    BUFFER_BYTES = 65536,
+    SILENCE_SECS = 10,
+    ALIVE_SECS = 10,
+    TRIES = 4,
+    RETRY_MAX_SECS = 5
+};
 
 struct client {
-    const char *run_dir;
+    const struct server *server;
     int fd;
-    bool chunked_out;
+    bool chunked_out, answered;
     bool chunked, ended;
     int64_t length, left;      // of the answer or of the current chunk
     char buffer[BUFFER_BYTES]; // received and not taken yet
@@ -28,11 +36,22 @@ struct client {
     size_t line_size;
 };
 
-static int broken(struct error *err, int code)
+static int broken(const struct client *client, struct error *err, int code)
 {
+    const struct server *server = client->server;
+    bool remote = server_is_remote(server);
     if (code == -ETIMEDOUT)
-        return error_set(
-                err, code, "the daemon does not answer; is its process stopped? (its log and ps say more)");
+        return error_set(err, code,
+                "the daemon%s%s does not answer; is its process stopped? (its log and ps say more)",
+                remote ? " at " : "", remote ? server->name : "");
+    if (code == -EPROTO)
+        return error_set(err, code, "what answers at %s is no Ramet daemon; are address and port right?",
+                server->name);
+    if (server->kind == SERVER_TCP && !client->answered)
+        return error_set(err, code,
+                "the connection to %s broke off before an answer came (%s); if its daemon has a certificate, "
+                "write https://, else see its log",
+                server->name, strerror(-code));
     return error_set(
             err, code, "the connection to the daemon broke off (%s); see the daemon's log", strerror(-code));
 }
@@ -54,19 +73,19 @@ static int send_all(int fd, const void *bytes, size_t size)
 
 // Is anybody at home? Asked when a call has been silent for long: a machine that boots takes its time, but
 // then the daemon still answers others.
-static bool is_alive(const char *run_dir)
+static bool is_alive(const struct server *server)
 {
-    static const char question[] = "GET /version HTTP/1.1\r\nHost: ramet\r\nConnection: close\r\n\r\n";
-    struct timeval limit = {.tv_sec = ALIVE_SECS};
-    char socket_path[PATH_MAX], answer[16];
+    char question[HEAD_MAX], answer[16];
+    struct error err;
     int fd;
-    snprintf(socket_path, sizeof socket_path, "%s/api.sock", run_dir);
-    if (unix_socket_connect(socket_path, SOCK_STREAM | SOCK_NONBLOCK, &fd) < 0)
+    int size = snprintf(question, sizeof question,
+            "GET %s/version HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", server->prefix,
+            server->host[0] != '\0' ? server->host : "ramet");
+    if (connection_open(server, &fd, &err) < 0)
         return false;
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    bool alive = send_all(fd, question, sizeof question - 1) == 0 &&
-                 poll(&poll_fd, 1, ALIVE_SECS * 1000) > 0 && recv(fd, answer, sizeof answer, 0) > 0;
+    bool alive = send_all(fd, question, (size_t)size) == 0 && poll(&poll_fd, 1, ALIVE_SECS * 1000) > 0 &&
+                 recv(fd, answer, sizeof answer, MSG_DONTWAIT) > 0;
     close(fd);
     return alive;
 }
@@ -80,9 +99,10 @@ void client_on_wait(void (*waiting)(void *context, unsigned seconds), void *cont
     on_wait_context = context;
 }
 
-static int wait_for_bytes(struct client *client)
+// Until there is something to read, or room to write.
+static int wait_for(struct client *client, short events)
 {
-    struct pollfd poll_fd = {.fd = client->fd, .events = POLLIN};
+    struct pollfd poll_fd = {.fd = client->fd, .events = events};
     for (unsigned seconds = 1;; seconds++) {
         int ready = poll(&poll_fd, 1, 1000);
         if (ready > 0)
@@ -91,9 +111,26 @@ static int wait_for_bytes(struct client *client)
             return -errno;
         if (on_wait != NULL)
             on_wait(on_wait_context, seconds);
-        if (ready == 0 && seconds % SILENCE_SECS == 0 && !is_alive(client->run_dir))
+        if (ready == 0 && seconds % SILENCE_SECS == 0 && !is_alive(client->server))
             return -ETIMEDOUT;
     }
+}
+
+static int send_bytes(struct client *client, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t sent = send(client->fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent > 0) {
+            at += sent;
+            size -= (size_t)sent;
+            continue;
+        }
+        int r = errno == EAGAIN ? wait_for(client, POLLOUT) : errno == EINTR ? 0 : -errno;
+        if (r < 0)
+            return r;
+    }
+    return 0;
 }
 
 static int fill(struct client *client)
@@ -103,7 +140,7 @@ static int fill(struct client *client)
         client->begin = client->end = 0;
     if (client->end == sizeof client->buffer)
         return -EMSGSIZE;
-    int r = wait_for_bytes(client);
+    int r = wait_for(client, POLLIN);
     if (r < 0)
         return r;
     do
@@ -117,41 +154,56 @@ static int fill(struct client *client)
     return 0;
 }
 
-int client_open(const char *run_dir, const char *method, const char *path, const char *content_type,
-        int64_t body_size, struct client **ret_client, struct error *err)
+void client_credentials(const struct server *server, char *ret_text, size_t capacity)
 {
-    char socket_path[PATH_MAX], head[HEAD_MAX];
+    ret_text[0] = '\0';
+    if (server->key[0] != '\0')
+        snprintf(ret_text, capacity, "Authorization: Bearer %s\r\n", server->key);
+}
+
+// once: the Idempotency-Key, NULL = none.
+static int open_call(const struct server *server, const char *method, const char *path,
+        const char *content_type, int64_t body_size, const char *once, struct client **ret_client,
+        struct error *err)
+{
+    char head[HEAD_MAX], credentials[SERVER_KEY_MAX + 64], framing[80] = "";
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL)
         return error_set(err, -ENOMEM, "no memory");
-    snprintf(socket_path, sizeof socket_path, "%s/api.sock", run_dir);
-    int r = unix_socket_connect(socket_path, SOCK_STREAM, &client->fd);
+    client->server = server;
+    int r = connection_open(server, &client->fd, err);
     if (r < 0) {
         free(client);
-        if (r == -ENOENT || r == -ECONNREFUSED)
-            return error_set(err, r,
-                    "no daemon answers at %s; start one with `ramet up`, or name its directory with --run",
-                    socket_path);
-        return error_set(err, r, "the daemon at %s cannot be reached: %s", socket_path, strerror(-r));
+        return r;
     }
-    client->run_dir = run_dir;
-    char framing[80] = "";
     client->chunked_out = body_size < 0;
     if (body_size < 0)
         snprintf(framing, sizeof framing, "Transfer-Encoding: chunked\r\n");
     else if (body_size > 0 || strcmp(method, "GET") != 0)
         snprintf(framing, sizeof framing, "Content-Length: %lld\r\n", (long long)body_size);
+    client_credentials(server, credentials, sizeof credentials);
     int size = snprintf(head, sizeof head,
-            "%s %s HTTP/1.1\r\nHost: ramet\r\nConnection: close\r\n%s%s%s%s\r\n", method, path,
+            "%s %s%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s%s%s%s%s%s%s%s\r\n", method,
+            server->prefix, path, server->host[0] != '\0' ? server->host : "ramet", credentials,
+            once == NULL ? "" : "Idempotency-Key: ", once == NULL ? "" : once, once == NULL ? "" : "\r\n",
             content_type == NULL ? "" : "Content-Type: ", content_type == NULL ? "" : content_type,
             content_type == NULL ? "" : "\r\n", framing);
-    r = size >= (int)sizeof head ? -ENAMETOOLONG : send_all(client->fd, head, (size_t)size);
+    r = size >= (int)sizeof head ? -ENAMETOOLONG : send_bytes(client, head, (size_t)size);
     if (r < 0) {
+        error_set(err, r, "a name or path is too long");
+        if (r != -ENAMETOOLONG)
+            broken(client, err, r);
         client_close(client);
-        return r == -ENAMETOOLONG ? error_set(err, r, "a name or path is too long") : broken(err, r);
+        return r;
     }
     *ret_client = client;
     return 0;
+}
+
+int client_open(const struct server *server, const char *method, const char *path, const char *content_type,
+        int64_t body_size, struct client **ret_client, struct error *err)
+{
+    return open_call(server, method, path, content_type, body_size, NULL, ret_client, err);
 }
 
 int client_write(struct client *client, const void *bytes, size_t size, struct error *err)
@@ -161,12 +213,12 @@ int client_write(struct client *client, const void *bytes, size_t size, struct e
     if (size == 0)
         return 0;
     if (client->chunked_out)
-        r = send_all(client->fd, head, (size_t)snprintf(head, sizeof head, "%zx\r\n", size));
+        r = send_bytes(client, head, (size_t)snprintf(head, sizeof head, "%zx\r\n", size));
     if (r == 0)
-        r = send_all(client->fd, bytes, size);
+        r = send_bytes(client, bytes, size);
     if (r == 0 && client->chunked_out)
-        r = send_all(client->fd, "\r\n", 2);
-    return r < 0 ? broken(err, r) : 0;
+        r = send_bytes(client, "\r\n", 2);
+    return r < 0 ? broken(client, err, r) : 0;
 }
 
 // Takes the head of the answer out of the buffer: 0 when it was there whole, -EAGAIN otherwise.
@@ -174,6 +226,9 @@ static int take_head(struct client *client, int *ret_status)
 {
     char *start = client->buffer + client->begin;
     char *stop = memmem(start, client->end - client->begin, "\r\n\r\n", 4);
+    size_t size = client->end - client->begin;
+    if (memcmp(start, "HTTP/1.", size < 7 ? size : 7) != 0)
+        return -EPROTO;
     if (stop == NULL)
         return -EAGAIN;
     *stop = '\0';
@@ -196,7 +251,7 @@ int client_answer(struct client *client, int *ret_status, struct error *err)
 {
     // A daemon that refuses early has answered and closed: its answer counts, not our broken pipe.
     if (client->chunked_out)
-        send_all(client->fd, "0\r\n\r\n", 5);
+        send_bytes(client, "0\r\n\r\n", 5);
     int r, status = 0;
     for (;;) {
         r = take_head(client, &status);
@@ -209,7 +264,8 @@ int client_answer(struct client *client, int *ret_status, struct error *err)
             break;
     }
     if (r < 0)
-        return broken(err, r);
+        return broken(client, err, r);
+    client->answered = true;
     client->left = client->chunked ? 0 : client->length;
     client->ended = status == 204 || status == 304 || (!client->chunked && client->length == 0);
     *ret_status = status;
@@ -262,7 +318,7 @@ ssize_t client_read(struct client *client, void *buffer, size_t capacity, struct
         return 0;
     }
     if (r < 0)
-        return broken(err, r);
+        return broken(client, err, r);
     size_t part = client->end - client->begin;
     part = part < capacity ? part : capacity;
     if (client->left >= 0 && (uint64_t)client->left < part)
@@ -340,36 +396,94 @@ int client_error(struct client *client, int status, json_t **ret_json, struct er
     return -EREMOTEIO;
 }
 
-int client_call(const char *run_dir, const char *method, const char *path, json_t *body, json_t **ret_json,
-        struct error *err)
+// One try. *ret_lost: no answer came, so nobody knows what was done.
+static int call_once(const struct server *server, const char *method, const char *path, const char *text,
+        const char *once, json_t **ret_json, bool *ret_lost, struct error *err)
 {
     struct client *client;
-    int status;
-    char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
-    json_decref(body);
+    int status = 0;
     size_t size = text == NULL ? 0 : strlen(text);
+    char *answer;
     *ret_json = NULL;
-    int r = client_open(
-            run_dir, method, path, text == NULL ? NULL : "application/json", (int64_t)size, &client, err);
-    if (r < 0) {
-        free(text);
+    *ret_lost = false;
+    int r = open_call(server, method, path, text == NULL ? NULL : "application/json", (int64_t)size, once,
+            &client, err);
+    if (r < 0)
         return r;
-    }
     r = client_write(client, text, size, err);
-    free(text);
-    if (r == 0)
+    if (r == 0 || r == -EPIPE || r == -ECONNRESET) // what it said before it closed counts more
         r = client_answer(client, &status, err);
+    *ret_lost = r == -EPIPE || r == -ECONNRESET;
     if (r == 0 && status >= 400)
         r = client_error(client, status, ret_json, err);
-    else if (r == 0 && status != 204 && (r = client_read_all(client, &text, &size, err)) == 0) {
-        *ret_json = json_loadb(text, size, JSON_ALLOW_NUL, NULL);
-        free(text);
+    else if (r == 0 && status != 204 && (r = client_read_all(client, &answer, &size, err)) == 0) {
+        *ret_json = json_loadb(answer, size, JSON_ALLOW_NUL, NULL);
+        free(answer);
         if (*ret_json == NULL)
             r = error_set(
                     err, -EPROTO, "the daemon's answer is no JSON; is it the same version as this program?");
     }
     client_close(client);
     return r;
+}
+
+// In how many seconds it is worth another try; 0 = it is not. A wait that a person would take for a hang is
+// left to the person.
+static double retry_after(const json_t *answer)
+{
+    const json_t *error = json_object_get(answer, "error"), *details = json_object_get(error, "details");
+    const char *code = json_fields_get_text(error, "code");
+    bool soon = strncmp(code, "rate_limit.", 11) == 0 || strcmp(code, "capacity.busy") == 0;
+    const json_t *after = json_object_get(error, "retry_after_secs");
+    if (after == NULL)
+        after = json_object_get(details, "retry_after_secs");
+    double seconds = json_is_number(after) ? json_number_value(after) : 1;
+    return soon && json_fields_get_bool(details, "retryable") && seconds <= RETRY_MAX_SECS
+                   ? (seconds > 0.1 ? seconds : 0.1)
+                   : 0;
+}
+
+// once NULL: sent again only when reading.
+static int call(const struct server *server, const char *method, const char *path, json_t *body,
+        const char *once, json_t **ret_json, struct error *err)
+{
+    char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
+    bool repeats = once != NULL || strcmp(method, "GET") == 0, lost;
+    int r;
+    json_decref(body);
+    for (unsigned tried = 1;; tried++) {
+        r = call_once(server, method, path, text, once, ret_json, &lost, err);
+        double seconds = r == -EREMOTEIO ? retry_after(*ret_json) : lost ? 0.2 : 0;
+        if (r == 0 || !repeats || seconds == 0 || tried == TRIES)
+            break;
+        struct error second;
+        int fd; // a daemon that is gone is not waited for
+        if (lost && connection_open(server, &fd, &second) < 0)
+            break;
+        if (lost)
+            close(fd);
+        json_decref(*ret_json);
+        poll(NULL, 0, (int)(seconds * 1000));
+    }
+    free(text);
+    return r;
+}
+
+int client_call(const struct server *server, const char *method, const char *path, json_t *body,
+        json_t **ret_json, struct error *err)
+{
+    return call(server, method, path, body, NULL, ret_json, err);
+}
+
+int client_create(
+        const struct server *server, const char *path, json_t *body, json_t **ret_json, struct error *err)
+{
+    char once[40];
+    uint64_t random[2];
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        abort();
+    snprintf(once, sizeof once, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+    return call(server, "POST", path, body, once, ret_json, err);
 }
 
 // One line of the answer without its end, zero-terminated, in client->line. 1, or 0 at the end.

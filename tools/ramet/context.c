@@ -121,7 +121,7 @@ static int run_rm(struct cli *cli, const struct verb *verb, char **argv)
         struct error err = {0};
         json_t *json = NULL;
         char *path = path_of(args.items[0], args.items[i], "");
-        int r = client_call(cli_run_dir(cli), "DELETE", path, NULL, &json, &err);
+        int r = client_call(cli_server(cli), "DELETE", path, NULL, &json, &err);
         free(path);
         if (r < 0)
             status = cli_fail_call(cli, verb, &err, json);

@@ -56,7 +56,7 @@ static bool is_remote_folder(struct cli *cli, const struct place *place)
     struct error err;
     json_t *json = NULL;
     char *url = files_path(place->box, "/files/stat?path=", place->path, "");
-    bool folder = client_call(cli_run_dir(cli), "GET", url, NULL, &json, &err) == 0 &&
+    bool folder = client_call(cli_server(cli), "GET", url, NULL, &json, &err) == 0 &&
                   strcmp(json_fields_get_text(json, "type"), "dir") == 0;
     free(url);
     json_decref(json);
@@ -84,7 +84,7 @@ static int copy_in(struct cli *cli, const struct verb *verb, const char *from, c
     snprintf(mode, sizeof mode, "&mode=%o", from_stdin ? 0644 : stat.st_mode & 0777);
     char *url = files_path(to->box, "/files/content?path=", path, mode);
     bool sized = S_ISREG(stat.st_mode) && !from_stdin;
-    int r = client_open(cli_run_dir(cli), "PUT", url, "application/octet-stream", -1, &client, &err);
+    int r = client_open(cli_server(cli), "PUT", url, "application/octet-stream", -1, &client, &err);
     if (r < 0) {
         status = cli_fail(verb, "%s", err.text);
     } else {
@@ -127,7 +127,7 @@ static int copy_out(struct cli *cli, const struct verb *verb, const struct place
     bool into = lstat(to, &stat) == 0 && S_ISDIR(stat.st_mode);
     char *path = into ? join(to, base_name(from->path)) : strdup(to);
     char *url = files_path(from->box, "/files/content?path=", from->path, "");
-    int r = client_open(cli_run_dir(cli), "GET", url, NULL, 0, &client, &err);
+    int r = client_open(cli_server(cli), "GET", url, NULL, 0, &client, &err);
     if (r < 0) {
         status = cli_fail(verb, "%s", err.text);
     } else {

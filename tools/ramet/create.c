@@ -52,7 +52,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_decref(body);
         return CLI_USAGE;
     }
-    json_t *json = cli_call(cli, verb, "POST", "/v1/sandboxes", body);
+    json_t *json = cli_create(cli, verb, "/v1/sandboxes", body);
     if (json == NULL)
         return CLI_FAILED;
     if (cli->json)

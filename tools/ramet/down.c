@@ -4,7 +4,6 @@
 #include "vmglue/unix_socket.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,11 +16,9 @@
 // The process that listens at the API's socket, as the kernel tells it.
 static int find_daemon(struct cli *cli, pid_t *ret_pid)
 {
-    char path[PATH_MAX];
     uid_t uid;
     int fd;
-    snprintf(path, sizeof path, "%s/api.sock", cli_run_dir(cli));
-    int r = unix_socket_connect(path, SOCK_STREAM, &fd);
+    int r = unix_socket_connect(cli_server(cli)->socket_path, SOCK_STREAM, &fd);
     if (r < 0)
         return r;
     r = unix_socket_peer(fd, ret_pid, &uid);
@@ -75,6 +72,8 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     pid_t pid = 0;
     int status;
     if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+        return status;
+    if ((status = cli_use_local(cli, verb)) != CLI_DONE)
         return status;
     int r = find_daemon(cli, &pid);
     if (r == -ENOENT || r == -ECONNREFUSED) {

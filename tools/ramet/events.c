@@ -41,7 +41,7 @@ static int follow(struct cli *cli, const struct verb *verb, const char *path)
     struct error err = {0};
     json_t *failure = NULL, *data;
     char *event;
-    int http_status, r = client_open(cli_run_dir(cli), "GET", path, "application/json", 0, &client, &err);
+    int http_status, r = client_open(cli_server(cli), "GET", path, "application/json", 0, &client, &err);
     if (r < 0)
         return cli_fail(verb, "%s", err.text);
     r = client_answer(client, &http_status, &err);
@@ -112,7 +112,7 @@ static int run_logs(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     snprintf(after, sizeof after, "/logs?tail_bytes=%llu", (unsigned long long)bytes);
     char *path = cli_path("/v1/sandboxes/", args.items[0], after);
-    int r = client_open(cli_run_dir(cli), "GET", path, "application/json", 0, &client, &err);
+    int r = client_open(cli_server(cli), "GET", path, "application/json", 0, &client, &err);
     free(path);
     if (r < 0)
         return cli_fail(verb, "%s", err.text);

@@ -102,7 +102,7 @@ static int stream(struct cli *cli, const struct verb *verb, const char *name, js
     int status, http_status;
     char *path = cli_path("/v1/sandboxes/", name, "/exec/stream"), *text = json_dumps(body, JSON_COMPACT);
     size_t size = strlen(text);
-    int r = client_open(cli_run_dir(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
+    int r = client_open(cli_server(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
     free(path);
     if (r == 0) {
         r = client_write(client, text, size, &err);

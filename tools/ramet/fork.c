@@ -42,7 +42,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     if (snapshot != NULL)
         json_object_set_new(body, "snapshot", json_string(snapshot));
     char *path = cli_path("/v1/sandboxes/", args.items[0], "/fork");
-    json_t *json = cli_call(cli, verb, "POST", path, body), *child;
+    json_t *json = cli_create(cli, verb, path, body), *child;
     free(path);
     if (json == NULL)
         return CLI_FAILED;

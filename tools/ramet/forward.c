@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A port of this host's loopback that leads to a port of a sandbox.
 #include "tools/ramet/cli.h"
+#include "tools/ramet/upgrade.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/socket_pump.h"
-#include "vmglue/unix_socket.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,8 +18,8 @@
 enum { HEAD_MAX = 16384, PENDING = 64 };
 
 struct forward {
-    const char *run_dir;
-    char *request;
+    const struct server *server;
+    char *path;
 };
 
 struct one {
@@ -28,39 +27,15 @@ struct one {
     int fd;
 };
 
-static bool read_head(int fd, char *head, size_t capacity)
-{
-    size_t size = 0;
-    while (size < 4 || memcmp(head + size - 4, "\r\n\r\n", 4) != 0) {
-        if (size + 1 >= capacity || recv(fd, head + size, 1, 0) != 1)
-            return false;
-        size++;
-    }
-    head[size] = '\0';
-    return true;
-}
-
 // The sandbox's end, or -1 with a sentence on standard error.
 static int open_guest(const struct forward *forward)
 {
-    char path[PATH_MAX], head[HEAD_MAX], body[4096] = "";
+    char head[HEAD_MAX];
+    struct error err;
     int fd;
-    snprintf(path, sizeof path, "%s/api.sock", forward->run_dir);
-    if (unix_socket_connect(path, SOCK_STREAM, &fd) < 0) {
-        cli_note("ramet forward: no daemon answers at %s", path);
-        return -1;
-    }
-    size_t size = strlen(forward->request);
-    if (send(fd, forward->request, size, MSG_NOSIGNAL) == (ssize_t)size && read_head(fd, head, sizeof head)) {
-        if (strncmp(head, "HTTP/1.1 101", 12) == 0)
-            return fd;
-        ssize_t got = recv(fd, body, sizeof body - 1, 0);
-        body[got > 0 ? got : 0] = '\0';
-        json_t *json = json_loads(body, 0, NULL);
-        cli_note("ramet forward: %s", json_fields_get_text(json_object_get(json, "error"), "message"));
-        json_decref(json);
-    }
-    close(fd);
+    if (upgrade_open(forward->server, forward->path, "tcp", "", head, sizeof head, &fd, &err) == 0)
+        return fd;
+    cli_note("ramet forward: %s", err.text);
     return -1;
 }
 
@@ -121,16 +96,14 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
                 args.items[1]);
     char *path = cli_path("/v1/sandboxes/", args.items[0], "");
     json_t *json = cli_call(cli, verb, "GET", path, NULL);
-    struct forward forward = {.run_dir = cli_run_dir(cli)};
-    if (asprintf(&forward.request,
-                "GET %s/ports/%u HTTP/1.1\r\nHost: ramet\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
-                path, guest_port) < 0)
+    struct forward forward = {.server = cli_server(cli)};
+    if (asprintf(&forward.path, "%s/ports/%u", path, guest_port) < 0)
         abort();
     free(path);
     int listener = json == NULL ? -1 : listen_on(verb, host_port, &host_port);
     json_decref(json);
     if (listener < 0) {
-        free(forward.request);
+        free(forward.path);
         return CLI_FAILED;
     }
     printf("127.0.0.1:%u leads to port %u of %s; end this with Ctrl-C\n", host_port, guest_port,

@@ -16,13 +16,21 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         cli_help(wanted);
         return CLI_DONE;
     }
-    printf("usage: ramet [--run RUNDIR] [--json] VERB ...\n\n"
+    printf("usage: ramet [--run RUNDIR | --server URL] [--json] VERB ...\n\n"
            "Snapshots and forks of running machines, and of plain disks.\n\n");
     for (size_t i = 0; verbs[i] != NULL; i++)
         printf("  %-10s %s\n", verbs[i]->name, verbs[i]->summary);
-    printf("\n--run RUNDIR (or RAMET_RUN) says which daemon; without it, that of this user (%s).\n"
-           "--json prints what programs can read. `ramet help VERB` says more about a verb.\n"
-           "Exit status: 0 done, 1 failed, 2 called wrongly.\n",
+    printf("\nOptions of every verb:\n"
+           "  --run RUNDIR     which daemon of this host (or RAMET_RUN); without it, that of this user:\n"
+           "                   %s\n"
+           "  --server URL     a daemon by its address (or RAMET_API): http://HOST:PORT, https://HOST:PORT,\n"
+           "                   unix:///PATH/api.sock\n"
+           "  --key-file FILE  its key (or RAMET_API_KEY; keys are never given as arguments, which others "
+           "see)\n"
+           "  --ca FILE        trust the certificates of this PEM file instead of the system's (or "
+           "RAMET_CA)\n"
+           "  --json           print what programs can read\n"
+           "\n`ramet help VERB` says more about a verb. Exit status: 0 done, 1 failed, 2 called wrongly.\n",
             cli_run_dir(cli));
     return CLI_DONE;
 }

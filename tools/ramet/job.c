@@ -206,7 +206,7 @@ static int logs(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     char *path = job_path(args.items[0], args.items[1],
             follow ? "/logs?encoding=base64&follow=1" : "/logs?encoding=base64");
-    int r = client_open(cli_run_dir(cli), "GET", path, NULL, 0, &client, &err);
+    int r = client_open(cli_server(cli), "GET", path, NULL, 0, &client, &err);
     free(path);
     if (r < 0)
         return cli_fail(verb, "%s", err.text);

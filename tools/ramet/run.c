@@ -221,7 +221,7 @@ static int stream(struct cli *cli, struct run_state *state, const char *path, co
     int status, http_status;
     char *text = json_dumps(body, JSON_COMPACT);
     size_t size = strlen(text);
-    int r = client_open(cli_run_dir(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
+    int r = client_open(cli_server(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
     if (r == 0) {
         r = client_write(client, text, size, &err);
         if (r == 0)

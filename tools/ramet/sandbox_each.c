@@ -18,7 +18,7 @@ int sandbox_each(struct cli *cli, const struct verb *verb, const struct args *ar
         json_t *json = NULL;
         char *path = cli_path("/v1/sandboxes/", args->items[i], after);
         int r = client_call(
-                cli_run_dir(cli), method, path, body == NULL ? NULL : json_loads(body, 0, NULL), &json, &err);
+                cli_server(cli), method, path, body == NULL ? NULL : json_loads(body, 0, NULL), &json, &err);
         free(path);
         const char *code = json_fields_get_text(json_object_get(json, "error"), "code");
         if (r < 0 && missing_is_fine && strcmp(code, "sandbox.not_found") == 0) {

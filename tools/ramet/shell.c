@@ -2,8 +2,8 @@
 // A terminal in a sandbox: this one's, in raw mode, over the API's WebSocket.
 #include "tools/ramet/cli.h"
 #include "tools/ramet/shell_quote.h"
+#include "tools/ramet/upgrade.h"
 #include "vmglue/json_fields.h"
-#include "vmglue/unix_socket.h"
 #include "vmglue/websocket.h"
 
 #include <errno.h>
@@ -32,21 +32,6 @@ struct shell {
     uint8_t out[OUT_MAX]; // for the daemon, from out_start on
     size_t out_start, out_size;
 };
-
-static bool send_all(int fd, const void *bytes, size_t size)
-{
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0)
-            return false;
-        at += sent;
-        size -= (size_t)sent;
-    }
-    return true;
-}
 
 // What the daemon takes now. It may take nothing before its own output was read: nobody waits here for it.
 static bool flush_out(struct shell *shell)
@@ -97,62 +82,24 @@ static bool send_size(struct shell *shell)
     return send_message(shell, WEBSOCKET_TEXT, text, (size_t)length);
 }
 
-// The answer's head, up to and with the empty line; byte by byte, so that nothing behind it is taken.
-static bool read_head(int fd, char *head, size_t capacity)
-{
-    size_t size = 0;
-    while (size < 4 || memcmp(head + size - 4, "\r\n\r\n", 4) != 0) {
-        if (size + 1 >= capacity || recv(fd, head + size, 1, 0) != 1)
-            return false;
-        size++;
-    }
-    head[size] = '\0';
-    return true;
-}
-
-static int refused(const struct verb *verb, int fd, const char *head)
-{
-    char body[8192] = "";
-    const char *length_at = strcasestr(head, "\r\nContent-Length:");
-    size_t length = length_at == NULL ? 0 : strtoul(length_at + 17, NULL, 10), size = 0;
-    while (size < length && size < sizeof body - 1) {
-        ssize_t got = recv(fd, body + size, (length < sizeof body - 1 ? length : sizeof body - 1) - size, 0);
-        if (got <= 0)
-            break;
-        size += (size_t)got;
-    }
-    json_t *json = json_loads(body, 0, NULL);
-    const char *message = json_fields_get_text(json_object_get(json, "error"), "message");
-    int status = cli_fail(verb, "%s", message[0] != '\0' ? message : "the daemon refused it; see its log");
-    json_decref(json);
-    return status;
-}
-
 // Asks for the terminal. CLI_DONE: it is there.
 static int connect_shell(struct cli *cli, struct shell *shell, const char *path)
 {
-    char socket_path[PATH_MAX], request[8192], head[HEAD_MAX], accept[WEBSOCKET_KEY_BYTES];
+    char lines[128], head[HEAD_MAX], accept[WEBSOCKET_KEY_BYTES];
+    struct error err = {0};
     uint8_t random[16];
-    snprintf(socket_path, sizeof socket_path, "%s/api.sock", cli_run_dir(cli));
-    if (unix_socket_connect(socket_path, SOCK_STREAM, &shell->fd) < 0)
-        return cli_fail(shell->verb, "no daemon answers at %s; `ramet up` starts one", socket_path);
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return cli_fail(shell->verb, "there are no random numbers");
     char *key = shell_quote_base64((const char *)random, sizeof random);
-    int size = snprintf(request, sizeof request,
-            "GET %s HTTP/1.1\r\nHost: ramet\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n\r\n",
-            path, key);
+    snprintf(lines, sizeof lines, "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n", key);
     int r = websocket_accept(key, accept);
     free(key);
-    if (r < 0 || (size_t)size >= sizeof request)
-        return cli_fail_usage(shell->verb, "the command is too long for a terminal; put it into a script");
-    if (!send_all(shell->fd, request, (size_t)size) || !read_head(shell->fd, head, sizeof head))
-        return cli_fail(shell->verb, "the daemon broke the connection off; see its log");
-    if (strncmp(head, "HTTP/1.1 101", 12) != 0)
-        return refused(shell->verb, shell->fd, head);
+    if (r == 0)
+        r = upgrade_open(cli_server(cli), path, "websocket", lines, head, sizeof head, &shell->fd, &err);
+    if (r < 0)
+        return cli_fail(shell->verb, "%s", err.text);
     if (strstr(head, accept) == NULL)
-        return cli_fail(shell->verb, "what answers at %s speaks no WebSocket", socket_path);
+        return cli_fail(shell->verb, "what answers at %s speaks no WebSocket", cli_server(cli)->name);
     return CLI_DONE;
 }
 

@@ -33,7 +33,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     if (pairs != NULL)
         json_object_set_new(body, "labels", pairs);
     char *path = cli_path("/v1/sandboxes/", args.items[0], "/snapshots");
-    json_t *json = cli_call(cli, verb, "POST", path, body);
+    json_t *json = cli_create(cli, verb, path, body);
     free(path);
     if (json == NULL)
         return CLI_FAILED;

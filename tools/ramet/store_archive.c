@@ -29,7 +29,7 @@ static int start_export(
     json_t *body = json_pack("{s:o}", "names", names);
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
-    int r = client_open(cli_run_dir(cli), "POST", "/v1/store/export", "application/json",
+    int r = client_open(cli_server(cli), "POST", "/v1/store/export", "application/json",
             (int64_t)strlen(text), &client, &err);
     if (r < 0) {
         free(text);
@@ -129,7 +129,7 @@ static int send_archive(struct cli *cli, const struct verb *verb, int fd, uint64
          *text = NULL;
     size_t text_size;
     int http_status;
-    int r = client_open(cli_run_dir(cli), "POST", path, "application/octet-stream", -1, &client, &err);
+    int r = client_open(cli_server(cli), "POST", path, "application/octet-stream", -1, &client, &err);
     free(path);
     if (r < 0)
         return cli_fail(verb, "%s", err.text);

@@ -27,7 +27,7 @@ static json_t *call_long(
     client_on_wait(show_waiting, &progress);
     struct error err = {0};
     json_t *json = NULL;
-    int r = client_call(cli_run_dir(cli), "POST", path, body, &json, &err);
+    int r = client_call(cli_server(cli), "POST", path, body, &json, &err);
     client_on_wait(NULL, NULL);
     progress_end(&progress);
     if (r < 0) {
@@ -135,7 +135,7 @@ static bool daemon_owns(struct cli *cli, const char *directory)
     struct error err;
     json_t *json = NULL;
     struct stat here, there;
-    if (client_call(cli_run_dir(cli), "GET", "/v1/store", NULL, &json, &err) < 0) {
+    if (client_call(cli_server(cli), "GET", "/v1/store", NULL, &json, &err) < 0) {
         json_decref(json);
         return false;
     }

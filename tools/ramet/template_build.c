@@ -128,7 +128,7 @@ static int send_file(struct build *build, const char *field, const char *name)
     if (S_ISDIR(st.st_mode))
         return cli_fail(build->verb, "%s is a folder; make an archive of it: tar -C %s -c .", name, name);
     int64_t length = S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
-    int r = client_open(cli_run_dir(cli), "PUT", "/v1/templates/uploads", "application/octet-stream", length,
+    int r = client_open(cli_server(cli), "PUT", "/v1/templates/uploads", "application/octet-stream", length,
             &client, &err);
     int status = r < 0 ? cli_fail(build->verb, "%s", err.text)
                        : stream_send(build->verb, client, fd, length < 0 ? 0 : (uint64_t)length, name);
@@ -153,7 +153,7 @@ static int send_file(struct build *build, const char *field, const char *name)
 
 static json_t *begin(struct build *build)
 {
-    json_t *json = cli_call(build->cli, build->verb, "POST", "/v1/templates", build->body);
+    json_t *json = cli_create(build->cli, build->verb, "/v1/templates", build->body);
     build->body = NULL;
     return json;
 }
@@ -181,7 +181,7 @@ static void *wait_for_interrupt(void *context)
     struct error err;
     json_t *json = NULL;
     char *path = cli_path("/v1/templates/builds/", build->id, "");
-    if (client_call(cli_run_dir(build->cli), "DELETE", path, NULL, &json, &err) == 0)
+    if (client_call(cli_server(build->cli), "DELETE", path, NULL, &json, &err) == 0)
         cli_note("cancelled");
     _exit(STATUS_INTERRUPTED);
 }
@@ -207,7 +207,7 @@ static json_t *follow(struct build *build)
     struct error err = {0};
     json_t *data, *ended = NULL;
     char *event, *path = cli_path("/v1/templates/builds/", build->id, "/logs?follow=1");
-    int http_status, r = client_open(cli_run_dir(build->cli), "GET", path, NULL, 0, &client, &err);
+    int http_status, r = client_open(cli_server(build->cli), "GET", path, NULL, 0, &client, &err);
     free(path);
     if (r < 0) {
         cli_fail(build->verb, "%s", err.text);

@@ -33,7 +33,7 @@ struct up {
 static bool answers(struct up *up, json_t **ret_store)
 {
     struct error err;
-    return client_call(cli_run_dir(up->cli), "GET", "/v1/store", NULL, ret_store, &err) == 0;
+    return client_call(cli_server(up->cli), "GET", "/v1/store", NULL, ret_store, &err) == 0;
 }
 
 // The daemon that runs already: is it that of the store asked for?
@@ -232,6 +232,8 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     if (args.count > 0 && args.items[0][0] != '-')
         return cli_fail_usage(verb, "\"%s\" is too much; usage: ramet %s", args.items[0], verb->usage);
+    if ((status = cli_use_local(cli, verb)) != CLI_DONE)
+        return status;
     up.extra = args.items;
     up.extra_count = args.count;
     bool store_given = cli->store_dir != NULL;

@@ -13,7 +13,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 0, 0, 0, &args, &status))
         return status;
-    bool running = client_call(cli_run_dir(cli), "GET", "/version", NULL, &daemon, &err) == 0;
+    bool running = client_call(cli_server(cli), "GET", "/version", NULL, &daemon, &err) == 0;
     if (cli->json) {
         json_t *json = json_pack("{s:s, s:o}", "version", RAMET_VERSION, "daemon",
                 running ? json_incref(json_object_get(daemon, "version")) : json_null());

@@ -49,7 +49,7 @@ static int with_lease(const struct export *export, int64_t *ret_size)
     json_decref(body);
     if (text == NULL)
         return cli_fail(export->verb, "\"%s\" is no name", export->name);
-    int r = client_open(cli_run_dir(export->cli), "POST", "/v1/exports", "application/json",
+    int r = client_open(cli_server(export->cli), "POST", "/v1/exports", "application/json",
             (int64_t)strlen(text), &lease, &err);
     if (r == 0)
         r = client_write(lease, text, strlen(text), &err);
@@ -80,7 +80,7 @@ static int to_stdout(struct cli *cli, const struct verb *verb, const char *name)
     uint64_t bytes;
     int http_status, status;
     char *path = cli_path("/v1/volumes/", name, "/content");
-    int r = client_open(cli_run_dir(cli), "GET", path, NULL, 0, &client, &err);
+    int r = client_open(cli_server(cli), "GET", path, NULL, 0, &client, &err);
     free(path);
     if (r < 0)
         return cli_fail(verb, "%s", err.text);

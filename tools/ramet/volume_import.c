@@ -91,7 +91,7 @@ static void cancel(struct import *import, const json_t *ready)
     struct error err;
     json_t *json = NULL;
     char *path = cli_path("/v1/imports/", json_fields_get_text(ready, "import"), "");
-    client_call(cli_run_dir(import->cli), "DELETE", path, NULL, &json,
+    client_call(cli_server(import->cli), "DELETE", path, NULL, &json,
             &err); // a daemon that is gone forgets it anyway
     json_decref(json);
     free(path);
@@ -143,7 +143,7 @@ static int with_lease(struct import *import, uint64_t size_bytes, json_t **ret_v
     int size = snprintf(text, sizeof text, "%s", dump);
     free(dump);
     int r = client_open(
-            cli_run_dir(import->cli), "POST", "/v1/imports", "application/json", size, &lease, &err);
+            cli_server(import->cli), "POST", "/v1/imports", "application/json", size, &lease, &err);
     if (r == 0)
         r = client_write(lease, text, (size_t)size, &err);
     if (r == 0)
@@ -233,7 +233,7 @@ static int import_stream(
     if (expected != 0)
         snprintf(after, sizeof after, "/content?size_bytes=%llu", (unsigned long long)expected);
     char *path = cli_path("/v1/volumes/", name, after);
-    int r = client_open(cli_run_dir(cli), "PUT", path, "application/octet-stream", -1, &client, &err);
+    int r = client_open(cli_server(cli), "PUT", path, "application/octet-stream", -1, &client, &err);
     free(path);
     if (r < 0)
         return cli_fail(verb, "%s", err.text);
