@@ -91,23 +91,28 @@ void http_reply_bytes(
     http_reply_whole(request, status, content_type, copy, size);
 }
 
-static void reply_error(
-        struct http_request *request, int status, const char *code, bool retryable, const char *message)
+// retry_after_secs 0: there is no use in trying again.
+static void reply_error(struct http_request *request, int status, const char *code, unsigned retry_after_secs,
+        const char *message)
 {
     json_t *text = json_string(message);
     if (text == NULL) // a message with bytes that are no text
         text = json_string("the error's text holds bytes that are not UTF-8; see the daemon's log");
     json_t *error = json_pack("{s:s, s:o, s:s, s:{s:b}}", "code", code, "message", text, "request_id",
-            request->id, "details", "retryable", (int)retryable);
-    if (retryable)
-        json_object_set_new(error, "retry_after_secs",
-                json_integer(strcmp(code, "capacity.memory") == 0 ? MEMORY_RETRY_SECS : 1));
+            request->id, "details", "retryable", (int)(retry_after_secs > 0));
+    if (retry_after_secs > 0)
+        json_object_set_new(error, "retry_after_secs", json_integer(retry_after_secs));
     // The sentence stands beside the object too: some clients look for text there and know no objects.
     json_t *body = json_pack("{s:o, s:O}", "error", error, "message", json_object_get(error, "message"));
     body = in_words(request, &status, body);
     char *dump = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     http_reply_whole(request, status, "application/json", dump, dump == NULL ? 0 : strlen(dump));
+}
+
+static unsigned retry_secs(const char *code, bool retryable)
+{
+    return !retryable ? 0 : strcmp(code, "capacity.memory") == 0 ? MEMORY_RETRY_SECS : 1;
 }
 
 void http_reply_error(struct http_request *request, int status, const char *code, const char *format, ...)
@@ -117,7 +122,20 @@ void http_reply_error(struct http_request *request, int status, const char *code
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    reply_error(request, status, code, status == 503, message);
+    reply_error(request, status, code, retry_secs(code, status == 503), message);
+}
+
+void http_reply_retry(struct http_request *request, int status, const char *code, unsigned retry_after_secs,
+        const char *format, ...)
+{
+    char message[1024], seconds[16];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    snprintf(seconds, sizeof seconds, "%u", retry_after_secs == 0 ? 1 : retry_after_secs);
+    http_reply_header(request, "Retry-After", seconds);
+    reply_error(request, status, code, retry_after_secs == 0 ? 1 : retry_after_secs, message);
 }
 
 void http_reply_failure(struct http_request *request, const char *kind, const struct error *err)
@@ -125,7 +143,7 @@ void http_reply_failure(struct http_request *request, const char *kind, const st
     char code[64];
     bool retryable;
     int status = http_route_status(kind, err->code, code, sizeof code, &retryable);
-    reply_error(request, status, code, retryable, err->text);
+    reply_error(request, status, code, retry_secs(code, retryable), err->text);
 }
 
 void http_reply_begin(struct http_request *request, int status, const char *content_type, int64_t size)

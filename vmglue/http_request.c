@@ -2,11 +2,14 @@
 // What a handler may ask of its request.
 #include "vmglue/http_internal.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 const struct http_route *http_request_route(struct http_request *request)
 {
@@ -59,6 +62,32 @@ void *http_request_caller(struct http_request *request)
 const char *http_request_id(struct http_request *request)
 {
     return request->id;
+}
+
+void http_request_peer(struct http_request *request, char ret_peer[HTTP_PEER_SIZE])
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    char text[INET6_ADDRSTRLEN] = "";
+    snprintf(ret_peer, HTTP_PEER_SIZE, "local");
+    if (getpeername(request->socket_fd, (struct sockaddr *)&address, &size) < 0)
+        return;
+    if (address.ss_family == AF_INET) {
+        inet_ntop(AF_INET, &((struct sockaddr_in *)&address)->sin_addr, text, sizeof text);
+        snprintf(ret_peer, HTTP_PEER_SIZE, "%s", text);
+    } else if (address.ss_family == AF_INET6) {
+        struct in6_addr prefix = ((struct sockaddr_in6 *)&address)->sin6_addr;
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&prefix);
+        if (!mapped) // who has one address of IPv6 has as many as he likes behind the same prefix
+            memset(prefix.s6_addr + 8, 0, 8);
+        inet_ntop(AF_INET6, &prefix, text, sizeof text);
+        snprintf(ret_peer, HTTP_PEER_SIZE, "%s%s", text, mapped ? "" : "/64");
+    }
+}
+
+void http_request_break(struct http_request *request)
+{
+    shutdown(request->socket_fd, SHUT_RDWR); // whoever waits for either side looks at the socket
 }
 
 const char *http_request_param(struct http_request *request, const char *name)

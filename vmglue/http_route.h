@@ -11,8 +11,8 @@ struct http_request;
 
 enum {
     HTTP_STREAM = 1, // the body is read with http_request_read, the answer may be written piece by piece
-    // Who may call it (enforced by the server's gate). Without one of these: a GET needs a key that may read,
-    // anything else one that may write.
+    // Who may call it (enforced by the server's gate, by access_table.c: each route has its row there).
+    // Without one of these: a GET needs a key that may read, anything else one that may write.
     HTTP_OPEN = 2,  // nobody needs a key
     HTTP_ADMIN = 4, // whole-store and key administration
     HTTP_READS = 8, // changes nothing although it is no GET

@@ -100,6 +100,12 @@ void *http_request_words(struct http_request *request);
 void http_request_set_target(struct http_request *request, const char *method, const char *path);
 void http_request_set_query(struct http_request *request, const char *name, const char *value);
 void http_request_rename_query(struct http_request *request, const char *name, const char *to); // NULL = drop
+enum { HTTP_PEER_SIZE = 48 };
+// The other side's address without its port: "127.0.0.1", "2001:db8:1:2::/64", "local".
+void http_request_peer(struct http_request *request, char ret_peer[HTTP_PEER_SIZE]);
+// From any thread, as long as the caller is not released: breaks the connection off, so that a handler, a
+// stream or an upgraded connection notices that its client is gone.
+void http_request_break(struct http_request *request);
 // -EINVAL with *err naming the first query parameter that is not in the NULL-terminated list.
 int http_request_check_query(struct http_request *request, const char *const *known, struct error *err);
 // The body as an object ({} when empty). -EINVAL with *err when it is no JSON; the value belongs to the
@@ -123,6 +129,9 @@ void http_reply_bytes(
         struct http_request *request, int status, const char *content_type, const void *bytes, size_t size);
 __attribute__((format(printf, 4, 5))) void http_reply_error(
         struct http_request *request, int status, const char *code, const char *format, ...);
+// Not now, but after so many seconds: says so in retry_after_secs and in the header Retry-After.
+__attribute__((format(printf, 5, 6))) void http_reply_retry(struct http_request *request, int status,
+        const char *code, unsigned retry_after_secs, const char *format, ...);
 // From a struct error: `kind` ("sandbox", "volume", ...) makes the code; the status follows the errno.
 void http_reply_failure(struct http_request *request, const char *kind, const struct error *err);
 // HTTP_STREAM: begins an answer; size -1 = unknown (chunked). Then http_reply_write until the handler

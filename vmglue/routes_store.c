@@ -104,8 +104,8 @@ static void get_store(struct http_request *request)
 }
 
 const struct http_route routes_store[] = {
-        {"GET", "/healthz", 0, get_health},
-        {"GET", "/version", 0, get_version},
+        {"GET", "/healthz", HTTP_OPEN, get_health},
+        {"GET", "/version", HTTP_OPEN, get_version},
         {"GET", "/v1/store", 0, get_store},
         {0},
 };

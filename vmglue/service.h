@@ -16,6 +16,7 @@ struct sandboxes;
 struct templates;
 struct mem_fuse;
 struct image_access;
+struct gate;
 
 struct service {
     struct store *store;
@@ -28,6 +29,7 @@ struct service {
     struct templates *templates;
     struct mem_fuse *fuse;
     struct image_access *image_access; // who may open what in it
+    struct gate *gate;                 // keys and who may what
 };
 
 // The tables, one per file routes_*.c.
@@ -36,7 +38,7 @@ extern const struct http_route routes_store[], routes_volumes[], routes_ranges[]
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], routes_ports[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
-        routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[];
+        routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[], routes_keys[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 

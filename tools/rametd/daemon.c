@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Order at start: run directory's lock, loops, store, left-overs of a dead daemon, keeper, memory images,
-// sandboxes (disks first, then VMMs), template builds, operator's exports, API. Everything that a VMM may be
-// waiting for is served before anything is asked of a VMM; nobody can call before all of it stands. The way
-// down is the way up backwards.
+// sandboxes (disks first, then VMMs), template builds, keys, operator's exports, API. Everything that a VMM
+// may be waiting for is served before anything is asked of a VMM; nobody can call before all of it stands.
+// The way down is the way up backwards.
 #include "tools/rametd/daemon.h"
 
 #include "blockstore/io_ring.h"
@@ -12,6 +12,7 @@
 #include "tools/rametd/operator_exports.h"
 #include "tools/rametd/run_dir.h"
 #include "tools/rametd/tcp_listen.h"
+#include "vmglue/gate.h"
 #include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
@@ -186,6 +187,14 @@ static int start_templates(struct daemon *daemon, struct error *err)
     return template_start_all(&config, &daemon->service.templates, err);
 }
 
+static int start_gate(struct daemon *daemon, struct error *err)
+{
+    struct gate_config config = {.service = &daemon->service,
+            .requests_per_sec = daemon->config.rate_limit,
+            .burst = 2.0 * daemon->config.rate_limit};
+    return gate_start(&config, &daemon->service.gate, err);
+}
+
 // The same API for those who come by TCP and have a key.
 static int start_tcp(struct daemon *daemon, const struct http_server_config *local, struct error *err)
 {
@@ -216,6 +225,7 @@ static int start_front(struct daemon *daemon, struct error *err)
             .tables = routes_all,
             .context = &daemon->service,
             .local = true,
+            .gate = gate_enter,
             .on_request = daemon->config.log_requests ? log_request : NULL};
     if (r == 0)
         r = http_server_start(&config, &daemon->http, err);
@@ -244,6 +254,8 @@ int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon,
         r = start_sandboxes(daemon, err);
     if (r == 0)
         r = start_templates(daemon, err);
+    if (r == 0)
+        r = start_gate(daemon, err);
     if (r == 0)
         r = start_front(daemon, err);
     if (r < 0) {
@@ -310,6 +322,7 @@ void daemon_stop(struct daemon *daemon)
         return;
     stop_front(daemon);
     bool knows = daemon->service.sandboxes != NULL;
+    daemon->service.gate = gate_stop(daemon->service.gate);
     daemon->service.templates = template_stop_all(daemon->service.templates);
     daemon->service.sandboxes = sandbox_stop_all(daemon->service.sandboxes, &running);
     daemon->service.transfers = import_export_stop(daemon->service.transfers);

@@ -20,6 +20,7 @@ struct daemon_config {
     struct sandbox_memory_config memory;
     const char *listen; // the API's TCP address (tcp_listen.h); NULL = none
     bool log_requests;
+    unsigned rate_limit;                  // requests a second of one key; 0 = none
     const char *network_range, *resolver; // NULL = the default
     bool private_networks;
     uint64_t keep_stopped_ms; // 0 = for ever

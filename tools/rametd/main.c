@@ -2,6 +2,8 @@
 #include "tools/ramet/args.h"
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
+#include "vmglue/access.h"
+#include "vmglue/gate.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/sandbox_pool.h"
 #include "vmglue/sandbox_steps.h"
@@ -65,6 +67,9 @@ static const char usage[] =
         "  --listen [ADDRESS:]PORT  the API on TCP too (default address: 127.0.0.1; port 0: a free one, see "
         "the log)\n"
         "  --log-requests       one log line for every API call\n"
+        "  --rate-limit N       requests a second that each key may make over TCP, and twice as many at "
+        "once\n"
+        "                       (default: 500; 0 = any number)\n"
         "  --memory-budget SIZE what all machines together may grow to; beyond it none is started "
         "(default: four fifths\n"
         "                       of the host's memory, without --cache and --fingerprints)\n"
@@ -141,16 +146,31 @@ static uint64_t default_cache_bytes(void)
     return share < least ? least : share > most ? most : share;
 }
 
+// What keys other than admin ones may: "ci=sandbox read", or "unclassified".
+static void print_access(const struct http_route *route)
+{
+    const struct access_row *row = access_find(route->method, route->pattern);
+    if ((route->flags & HTTP_OPEN) != 0)
+        putchar('\n');
+    else if (row == NULL)
+        puts(" unclassified");
+    else
+        printf(" ci=%s%s\n", access_rule_name(row->ci), row->read ? " read" : "");
+}
+
 static void print_routes(void)
 {
-    for (size_t t = 0; routes_all[t] != NULL; t++)
-        for (const struct http_route *route = routes_all[t]; route->method != NULL; route++)
-            printf("%s %s%s%s%s%s%s\n", route->method, route->pattern,
+    for (size_t t = 0; routes_all[t] != NULL; t++) {
+        for (const struct http_route *route = routes_all[t]; route->method != NULL; route++) {
+            printf("%s %s%s%s%s%s%s", route->method, route->pattern,
                     (route->flags & HTTP_STREAM) != 0 ? " stream" : "",
                     (route->flags & HTTP_OPEN) != 0 ? " open" : "",
                     (route->flags & HTTP_ADMIN) != 0 ? " admin" : "",
                     (route->flags & HTTP_READS) != 0 ? " reads" : "",
                     (route->flags & HTTP_CREATES) != 0 ? " creates" : "");
+            print_access(route);
+        }
+    }
 }
 
 // 0 go on, otherwise the exit status; *ret_done: nothing more to do.
@@ -162,14 +182,15 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
              overcommit = SANDBOX_MEMORY_OVERCOMMIT_DEFAULT, idle = SANDBOX_MEMORY_IDLE_DEFAULT_MS / 1000;
     uint64_t keep_stopped = 0;
     const char *working_sets = "on";
-    uint64_t pool = config->pool;
+    uint64_t pool = config->pool, rate_limit = GATE_RATE_DEFAULT;
     bool help = false, version = false, steps = false, routes = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
             {"accel", 0, ARGS_TEXT, &config->accel}, {"vmm-uid-base", 0, ARGS_NUMBER, &config->uid_base},
             {"no-confine", 0, ARGS_FLAG, &config->no_confine}, {"listen", 0, ARGS_TEXT, &config->listen},
-            {"routes", 0, ARGS_FLAG, &routes}, {"log-requests", 0, ARGS_FLAG, &config->log_requests},
+            {"rate-limit", 0, ARGS_NUMBER, &rate_limit}, {"routes", 0, ARGS_FLAG, &routes},
+            {"log-requests", 0, ARGS_FLAG, &config->log_requests},
             {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
             {"memory-overcommit", 0, ARGS_NUMBER, &overcommit},
             {"memory-low", 0, ARGS_SIZE, &memory->low_bytes}, {"memory-idle", 0, ARGS_NUMBER, &idle},
@@ -217,6 +238,9 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     if (pool > SANDBOX_POOL_MAX)
         return fail_usage("--pool is not a number from 0 to 16");
     config->pool = (unsigned)pool;
+    if (rate_limit > GATE_RATE_MAX)
+        return fail_usage("--rate-limit is more than a million requests a second");
+    config->rate_limit = (unsigned)rate_limit;
     config->working_sets = strcmp(working_sets, "on") == 0;
     if (!config->working_sets && strcmp(working_sets, "off") != 0)
         return fail_usage("--working-sets is not on or off");

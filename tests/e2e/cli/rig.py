@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.parse
 
 BIN = os.environ.get("RAMET_BIN", "")
 HANG_SECS = 300    # only to end a test that would hang
@@ -49,6 +50,17 @@ class Answer:
     @property
     def message(self):
         return self.json["error"]["message"]
+
+
+def exchange(connection, method, path, body, headers):
+    if body is not None and not isinstance(body, (bytes, str)):
+        body = json.dumps(body)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
 
 
 class Daemon:
@@ -100,15 +112,22 @@ class Daemon:
         self.process = None
 
     def call(self, method, path, body=None, headers=None):
-        connection = UnixConnection(self.run + "/api.sock")
-        if body is not None and not isinstance(body, (bytes, str)):
-            body = json.dumps(body)
-        try:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            return Answer(response.status, response.headers, response.read())
-        finally:
-            connection.close()
+        return exchange(UnixConnection(self.run + "/api.sock"), method, path, body, headers or {})
+
+    def make_key(self, name="test", preset="admin", **more):
+        """A key for the API on TCP (the daemon was started with "--listen"): the answer, whose "key" is the secret."""
+        answer = self.call("POST", "/v1/keys", {"name": name, "preset": preset, **more})
+        assert answer.status == 201, answer.body
+        return answer.json
+
+    def call_tcp(self, method, path, body=None, key=None, headers=None):
+        """The same as call, over TCP, with a key's secret or without one."""
+        address = urllib.parse.urlsplit(self.url)
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=HANG_SECS)
+        headers = dict(headers or {})
+        if key is not None:
+            headers["Authorization"] = "Bearer " + key
+        return exchange(connection, method, path, body, headers)
 
     def ramet(self, *arguments, status=0, stdin=None, text=True):
         """Runs the command line; checks its exit status; returns what it printed."""

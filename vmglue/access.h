@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may do what: one table of every call, by its method and pattern, and the one check in front of all
+// handlers.
+//
+// - admin: everything.
+// - ci: what it made, and nothing else, as if nothing else were there (404). What is made from something that
+//   has an owner has that owner; otherwise it is the maker's. Owners are ids of keys; the record of a thing
+//   holds it, written by the transaction that makes the thing. Things without an owner are the daemon owner's
+//   and admin keys'; of these a ci key sees templates alone, and may start from them.
+// - read: sees what there is, its state and figures, and changes nothing. It sees no contents (bytes of
+// files,
+//   disks and archives, values of environment variables) and reaches nothing inside a guest that runs or
+//   listens.
+// A call that is not in the table is for admin keys alone.
+//
+// Threads: any that is not a loop.
+#pragma once
+
+#include "vmglue/http_server.h"
+#include "vmglue/keys.h"
+
+struct service;
+
+enum access_rule {
+    ACCESS_UNKNOWN, // not in the table
+    ACCESS_NONE,    // not for ci keys
+    ACCESS_ANY,     // nothing of anybody is named by the path; the handler filters or checks what it names
+    ACCESS_SANDBOX, // {name} is a sandbox of its own
+    ACCESS_DATA,    // {name} is a volume or snapshot of its own, {name}/{part} the disk of a sandbox
+    ACCESS_SOURCE,  // as ACCESS_DATA, or a template without an owner
+};
+struct access_row {
+    const char *method, *pattern;
+    enum access_rule ci;
+    bool read; // for read keys too
+};
+
+// NULL: not in the table.
+const struct access_row *access_find(const char *method, const char *pattern);
+const char *access_rule_name(enum access_rule rule);
+
+// Who asks: NULL = the owner, or an admin key: nothing is hidden.
+const struct keys_info *access_restricted(struct http_request *request);
+// The check in front of the handler. false: it has replied.
+bool access_allow(struct http_request *request);

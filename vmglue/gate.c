@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/gate.h"
+
+#include "vmglue/access.h"
+#include "vmglue/rate_limit.h"
+#include "vmglue/service.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+// Guessing a key is hopeless at any rate; the limit keeps a client with a wrong one from filling the log.
+enum { FAILURES_PER_SEC = 5, FAILURES_BURST = 30 };
+#define MAKE_ONE "`ramet key create NAME` on the daemon's host makes one"
+
+struct gate {
+    struct service *service;
+    struct keys *keys;
+    struct rate_limit *requests, *failures;
+};
+
+struct gate_caller {
+    struct keys_caller keys;
+    atomic_bool spared;
+};
+
+int gate_start(const struct gate_config *config, struct gate **ret_gate, struct error *err)
+{
+    struct gate *gate = calloc(1, sizeof *gate);
+    if (gate == NULL)
+        return error_set(err, -ENOMEM, "no memory for the gate");
+    gate->service = config->service;
+    gate->requests = rate_limit_new(config->requests_per_sec, config->burst);
+    gate->failures = rate_limit_new(FAILURES_PER_SEC, FAILURES_BURST);
+    int r = gate->requests == NULL || gate->failures == NULL
+                    ? error_set(err, -ENOMEM, "no memory for the limits of requests")
+                    : keys_start(config->service->store, &gate->keys, err);
+    if (r < 0)
+        gate_stop(gate);
+    else
+        *ret_gate = gate;
+    return r;
+}
+
+struct gate *gate_stop(struct gate *gate)
+{
+    if (gate == NULL)
+        return NULL;
+    gate->keys = keys_stop(gate->keys);
+    gate->requests = rate_limit_free(gate->requests);
+    gate->failures = rate_limit_free(gate->failures);
+    free(gate);
+    return NULL;
+}
+
+struct keys *gate_keys(struct gate *gate)
+{
+    return gate->keys;
+}
+
+const struct keys_info *gate_key(struct http_request *request)
+{
+    const struct gate_caller *caller = http_request_caller(request);
+    return caller == NULL ? NULL : &caller->keys.key;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static unsigned seconds_up(uint64_t wait_ns)
+{
+    return (unsigned)((wait_ns + 999999999u) / 1000000000u);
+}
+
+// ---- who asks ----
+
+static void reply_unknown(
+        struct gate *gate, struct http_request *request, const char *code, const char *sentence)
+{
+    char peer[HTTP_PEER_SIZE];
+    http_request_peer(request, peer);
+    uint64_t wait_ns = rate_limit_take(gate->failures, peer, now_ns());
+    if (wait_ns > 0) {
+        http_reply_retry(request, 429, "rate_limit.authentication", seconds_up(wait_ns),
+                "too many requests with wrong keys come from %s; correct the client's key", peer);
+        return;
+    }
+    http_reply_header(request, "WWW-Authenticate", "Bearer realm=\"ramet\"");
+    http_reply_error(request, 401, code, "%s", sentence);
+}
+
+// The token after "Bearer"; NULL: another scheme.
+static const char *bearer(const char *value)
+{
+    if (strncasecmp(value, "Bearer", 6) != 0 || (value[6] != ' ' && value[6] != '\t' && value[6] != '\0'))
+        return NULL;
+    value += 6;
+    return value + strspn(value, " \t");
+}
+
+struct credentials {
+    const char *bearer, *key; // NULL = not given
+    bool twice;
+};
+
+static void take(const char **at, const char *value, struct credentials *found)
+{
+    found->twice = found->twice || *at != NULL;
+    *at = value;
+}
+
+static void visit_header(void *context, const char *name, size_t name_size, const char *value, size_t size)
+{
+    struct credentials *found = context;
+    const char *token;
+    if (name_size == 9 && strncasecmp(name, "X-API-Key", 9) == 0)
+        take(&found->key, value, found);
+    else if (name_size == 13 && strncasecmp(name, "Authorization", 13) == 0 &&
+             (token = bearer(value)) != NULL)
+        take(&found->bearer, token, found);
+}
+
+// What the headers say, with every doubt resolved against the caller. NULL: *ret_code and *ret_sentence.
+static const char *find_secret(struct http_request *request, const char **ret_code, const char **ret_sentence)
+{
+    struct credentials found = {0};
+    http_request_each_header(request, visit_header, &found);
+    const char *secret = found.bearer != NULL ? found.bearer : found.key;
+    if (found.twice || (found.bearer != NULL && found.key != NULL && strcmp(found.bearer, found.key) != 0)) {
+        *ret_code = "auth.ambiguous";
+        *ret_sentence = "the request names more than one key; send one \"Authorization: Bearer KEY\" or one "
+                        "\"X-API-Key: KEY\"";
+        return NULL;
+    }
+    if (secret != NULL && secret[0] != '\0')
+        return secret;
+    *ret_code = "auth.missing";
+    *ret_sentence =
+            "this call needs a key: send \"Authorization: Bearer KEY\" or \"X-API-Key: KEY\"; " MAKE_ONE;
+    return NULL;
+}
+
+static void end_request(struct keys_caller *caller)
+{
+    struct gate_caller *ours = (struct gate_caller *)caller; // its first member
+    if (!atomic_load(&ours->spared))
+        http_request_break(caller->context);
+}
+
+void gate_spare(struct http_request *request)
+{
+    struct gate_caller *caller = http_request_caller(request);
+    if (caller != NULL)
+        atomic_store(&caller->spared, true);
+}
+
+static void release(void *context)
+{
+    struct gate_caller *caller = context;
+    keys_leave(&caller->keys);
+    free(caller);
+}
+
+static bool authenticate(struct gate *gate, struct http_request *request)
+{
+    const char *code, *sentence, *secret = find_secret(request, &code, &sentence);
+    if (secret == NULL) {
+        reply_unknown(gate, request, code, sentence);
+        return false;
+    }
+    struct gate_caller *caller = calloc(1, sizeof *caller);
+    if (caller == NULL) {
+        http_reply_error(request, 503, "capacity.memory", "no memory for a request");
+        return false;
+    }
+    caller->keys.end = end_request;
+    caller->keys.context = request;
+    int r = keys_admit(gate->keys, secret, &caller->keys);
+    if (r == 0) {
+        http_request_set_caller(request, caller, release);
+        return true;
+    }
+    free(caller);
+    if (r == -ETIME)
+        reply_unknown(gate, request, "auth.expired", "this key has expired; " MAKE_ONE);
+    else
+        reply_unknown(gate, request, "auth.invalid",
+                "this key is not known here: it is mistyped, was revoked, or is another server's; " MAKE_ONE);
+    return false;
+}
+
+bool gate_enter(void *context, struct http_request *request)
+{
+    struct gate *gate = ((struct service *)context)->gate;
+    if ((http_request_route(request)->flags & HTTP_OPEN) != 0 || http_request_is_local(request))
+        return true;
+    if (!authenticate(gate, request))
+        return false;
+    const struct keys_info *key = gate_key(request);
+    uint64_t wait_ns = rate_limit_take(gate->requests, key->id, now_ns());
+    if (wait_ns > 0) {
+        http_reply_retry(request, 429, "rate_limit.requests", seconds_up(wait_ns),
+                "the key \"%s\" asks more often than this server allows (rametd --rate-limit); try again a "
+                "little later",
+                key->name);
+        return false;
+    }
+    return access_allow(request);
+}

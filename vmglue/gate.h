@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate in front of every call that comes by TCP: who asks (keys.h), how often (rate_limit.h), whether
+// that one may (access.h). Callers on the unix socket own the daemon and pass. Requests end with their key.
+//
+// Threads: gate_enter runs on connections' threads, any number at once.
+#pragma once
+
+#include "vmglue/http_server.h"
+#include "vmglue/keys.h"
+
+struct service;
+struct gate;
+
+struct gate_config {
+    struct service *service;
+    double requests_per_sec, burst; // of one key; 0 = no limit
+};
+enum { GATE_RATE_DEFAULT = 500, GATE_RATE_MAX = 1000000 };
+
+int gate_start(const struct gate_config *config, struct gate **ret_gate, struct error *err);
+struct gate *gate_stop(struct gate *gate); // after the HTTP servers have stopped. Accepts NULL
+struct keys *gate_keys(struct gate *gate);
+
+// For http_server_config.gate; the context is the service.
+bool gate_enter(void *context, struct http_request *request);
+// With what key the request came; NULL = by the unix socket, or an open call.
+const struct keys_info *gate_key(struct http_request *request);
+// This request does not end with its key: it is the one that revokes it.
+void gate_spare(struct http_request *request);
