@@ -35,7 +35,7 @@ extern const struct verb verb_shell, verb_job, verb_forward;
 extern const struct verb verb_up, verb_down, verb_create, verb_ls, verb_show, verb_exec, verb_cp,
         verb_snapshot, verb_snapshots, verb_fork, verb_pause, verb_resume, verb_restore, verb_promote,
         verb_update, verb_events, verb_logs, verb_start, verb_stop, verb_rm, verb_volume, verb_store,
-        verb_template, verb_memory, verb_help, verb_version;
+        verb_template, verb_key, verb_memory, verb_help, verb_version;
 extern const struct verb *const verbs[]; // NULL-terminated
 const struct verb *cli_find_verb(const char *name);
 

@@ -123,6 +123,26 @@ class Keys(rig.Case):
         self.assertEqual(self.daemon.call_tcp("DELETE", "/v1/keys/short", key=short.json["key"]).status, 204)
         self.assertEqual(self.daemon.call_tcp("GET", "/v1/store", key=short.json["key"]).code, "auth.invalid")
 
+    def test_command_line(self):
+        printed = self.daemon.ramet("key", "create", "ci-8", "--preset", "ci", "--expires", "12h")
+        self.assertRegex(printed, "^e2b_[0-9a-f]{56}\n$")
+        self.assertIn("ramet key rm ci-8", self.daemon.stderr)
+        self.assertEqual(self.daemon.call_tcp("GET", "/v1/sandboxes", key=printed.strip()).status, 200)
+        [listed] = self.daemon.json("key", "ls")
+        self.assertEqual((listed["name"], listed["preset"], "key" in listed), ("ci-8", "ci", False))
+        self.assertIn(listed["prefix"], self.daemon.ramet("key", "ls"))
+        made = self.daemon.json("key", "create", "root")
+        self.assertEqual(made["preset"], "admin")
+        self.assertEqual(self.daemon.ramet("key", "rm", "ci-8", made["id"]), f"ci-8: revoked\n{made['id']}: revoked\n")
+        self.assertEqual(self.daemon.call_tcp("GET", "/v1/store", key=made["key"]).status, 401)
+        for words in ["create"], ["create", "x", "--expires", "soon"], ["create", "x", "--expires", "0"], ["rm"], ["shine"], []:
+            self.daemon.ramet("key", *words, status=2)
+        self.daemon.ramet("key", "create", "x", "--preset", "god", status=1)
+        self.assertIn("preset", self.daemon.stderr)
+        self.daemon.ramet("key", "rm", "none", status=1)
+        self.assertIn("ramet key ls", self.daemon.stderr)
+        self.assertIn("--preset", self.daemon.ramet("help", "key"))
+
     def follow(self, key):
         """An open stream of events; what it returns waits for its end."""
         address = urllib.parse.urlsplit(self.daemon.url)
