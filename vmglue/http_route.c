@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Does `path` fit `pattern`? Fills params; a parameter never is empty.
-static bool matches(const char *pattern, const char *path, struct http_param params[HTTP_PARAMS_MAX])
+bool http_route_matches(const char *pattern, const char *path, struct http_param params[HTTP_PARAMS_MAX])
 {
     unsigned count = 0;
     while (*pattern != '\0') {
@@ -40,7 +39,7 @@ const struct http_route *http_route_find(const struct http_route *const *tables,
     for (size_t t = 0; tables[t] != NULL; t++) {
         for (const struct http_route *route = tables[t]; route->method != NULL; route++) {
             struct http_param found[HTTP_PARAMS_MAX] = {0};
-            if (!matches(route->pattern, path, found))
+            if (!http_route_matches(route->pattern, path, found))
                 continue;
             if (strcmp(route->method, wanted) == 0) {
                 memcpy(params, found, sizeof found);

@@ -33,6 +33,8 @@ struct http_param {
     size_t name_size;
     char value[256];
 };
+// Does a path fit a pattern? Fills params; a parameter never is empty.
+bool http_route_matches(const char *pattern, const char *path, struct http_param params[HTTP_PARAMS_MAX]);
 // The route of a method and path in a NULL-terminated list of tables, with its parameters. HEAD finds GET.
 // NULL: *ret_status is 404, or 405 with ret_allow (the methods that the path has, by commas).
 const struct http_route *http_route_find(const struct http_route *const *tables, const char *method,

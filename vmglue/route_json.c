@@ -112,6 +112,8 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
     }
     json_t *parent = json_object_get(body, "parent");
     json_object_set(json, "parent", parent == NULL ? json_null() : parent);
+    if (json_object_get(body, "parent_id") != NULL)
+        json_object_set(json, "parent_id", json_object_get(body, "parent_id"));
     json_object_set_new(json, "created_at", json_fields_time(doc->created_wall_ns));
     json_decref(body);
     return json;

@@ -114,16 +114,18 @@ static int decide(struct promotion *promotion, const char *name, struct error *e
     return r;
 }
 
-static json_t *remove_losers(struct promotion *promotion)
+static json_t *remove_losers(struct promotion *promotion, json_t *ids)
 {
     json_t *deleted = json_array();
     for (size_t i = 0; i < promotion->begun; i++) {
         struct sandbox *sandbox = promotion->losers[i];
         struct error err;
-        if (sandbox_remove_begun(sandbox, &err) == 0)
+        if (sandbox_remove_begun(sandbox, &err) == 0) {
             json_array_append_new(deleted, json_string(sandbox->record.name));
-        else
+            json_array_append_new(ids, json_string(sandbox->record.id));
+        } else {
             json_object_set_new(promotion->failures, sandbox->record.id, json_string(err.text));
+        }
         sandbox_step(promotion->winner, STEP_PROMOTE_REMOVED);
         sandbox_finish(sandbox);
     }
@@ -190,9 +192,9 @@ static int run(struct promotion *promotion, const struct sandbox_promote *promot
         sandbox_finish(promotion->parent);
     if (r == 0) {
         sandbox_step(promotion->winner, STEP_PROMOTE_RECORDED);
-        json_t *deleted = remove_losers(promotion);
-        *ret_json = json_pack("{s:o, s:s, s:o, s:O}", "winner", sandbox_json(promotion->winner), "tree_id",
-                tree, "deleted", deleted, "failures", promotion->failures);
+        json_t *ids = json_array(), *deleted = remove_losers(promotion, ids);
+        *ret_json = json_pack("{s:o, s:s, s:o, s:o, s:O}", "winner", sandbox_json(promotion->winner),
+                "tree_id", tree, "deleted", deleted, "deleted_ids", ids, "failures", promotion->failures);
     }
     while (promotion->begun > 0)
         sandbox_finish(promotion->losers[--promotion->begun]);

@@ -12,6 +12,7 @@
 #include "tools/rametd/operator_exports.h"
 #include "tools/rametd/run_dir.h"
 #include "tools/rametd/tcp_listen.h"
+#include "vmglue/alias.h"
 #include "vmglue/gate.h"
 #include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
@@ -224,6 +225,7 @@ static int start_front(struct daemon *daemon, struct error *err)
     struct http_server_config config = {.listen_fd = daemon->api_fd,
             .tables = routes_all,
             .context = &daemon->service,
+            .words = &alias_words,
             .local = true,
             .gate = gate_enter,
             .on_request = daemon->config.log_requests ? log_request : NULL};

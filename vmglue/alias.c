@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/alias.h"
+
+#include "vmglue/json_fields.h"
+#include "vmglue/sandbox.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_CAPACITY = sizeof((struct alias_call *)NULL)->native };
+
+static const char prefix[] = "/pandastack/v1/";
+static const struct alias_row *const tables[] = {alias_pandastack, NULL};
+
+static bool begins(const char *text, const char *with)
+{
+    return text != NULL && strncmp(text, with, strlen(with)) == 0;
+}
+
+static struct alias_call *call_of(struct http_request *request)
+{
+    return http_request_words(request);
+}
+
+// "/v1/databases" fits "/v1/databases" and all below it.
+static bool is_below(const char *path, const char *beginning)
+{
+    size_t size = strlen(beginning);
+    return strncmp(path, beginning, size) == 0 && (path[size] == '\0' || path[size] == '/');
+}
+
+static bool fits(const struct alias_row *row, const char *method, const char *path,
+        struct http_param params[HTTP_PARAMS_MAX])
+{
+    if (strcmp(row->method, "*") != 0 && strcmp(row->method, method) != 0)
+        return false;
+    if ((row->flags & ALIAS_ABSENT) != 0)
+        return is_below(path, row->pattern);
+    return http_route_matches(row->pattern, path, params);
+}
+
+static const struct alias_row *find(
+        const char *method, const char *path, struct http_param params[HTTP_PARAMS_MAX])
+{
+    for (size_t t = 0; tables[t] != NULL; t++)
+        for (const struct alias_row *row = tables[t]; row->method != NULL; row++)
+            if (fits(row, method, path, params))
+                return row;
+    return NULL;
+}
+
+// The native pattern with the values of their path.
+static void fill(const char *pattern, const struct http_param params[HTTP_PARAMS_MAX], char *path)
+{
+    size_t used = 0;
+    while (*pattern != '\0' && used + 1 < PATH_CAPACITY) {
+        if (*pattern != '{') {
+            path[used++] = *pattern++;
+            continue;
+        }
+        size_t size = strcspn(pattern + 1, "}");
+        for (unsigned i = 0; i < HTTP_PARAMS_MAX; i++)
+            if (params[i].name != NULL && params[i].name_size == size &&
+                    memcmp(params[i].name, pattern + 1, size) == 0)
+                used += (size_t)snprintf(path + used, PATH_CAPACITY - used, "%s", params[i].value);
+        if (used >= PATH_CAPACITY)
+            used = PATH_CAPACITY - 1;
+        pattern += size + 2;
+    }
+    path[used] = '\0';
+}
+
+static bool is_any_javascript(const char *agent)
+{
+    return begins(agent, "node") || begins(agent, "undici") || begins(agent, "Bun/") ||
+           begins(agent, "Deno/");
+}
+
+// Returns whether there was one of theirs.
+static bool rename_queries(struct http_request *request, struct alias_call *call)
+{
+    const struct alias_row *row = call->row;
+    bool found = false;
+    for (const struct alias_query *query = row->queries; query != NULL && query->theirs != NULL; query++) {
+        const char *value = http_request_query(request, query->theirs);
+        if (value == NULL)
+            continue;
+        found = true;
+        if (query->native == NULL)
+            snprintf(call->asked, sizeof call->asked, "%s", value);
+        http_request_rename_query(request, query->theirs, query->native);
+    }
+    return found;
+}
+
+// Their path becomes the native one.
+static void take_row(struct http_request *request, struct alias_call *call,
+        const struct http_param params[HTTP_PARAMS_MAX])
+{
+    const struct alias_row *row = call->row;
+    if (row->to != NULL) {
+        fill(row->to, params, call->native);
+        http_request_set_target(request, row->to_method, call->native);
+        call->theirs = true;
+    }
+    if (rename_queries(request, call))
+        call->theirs = true;
+}
+
+static bool begin(struct http_request *request)
+{
+    const char *agent = http_request_header(request, "User-Agent");
+    const char *path = http_request_path(request), *method = http_request_method(request);
+    bool prefixed = begins(path, prefix);
+    struct alias_call made = {
+            .theirs = prefixed || begins(agent, "pandastack-"), .likely = is_any_javascript(agent)};
+    struct http_param params[HTTP_PARAMS_MAX] = {0};
+    if (prefixed)
+        path += strlen("/pandastack");
+    made.row = find(method, path, params);
+    if (made.row == NULL && !made.theirs)
+        return true;
+    struct alias_call *call = malloc(sizeof *call);
+    if (call == NULL)
+        return true;
+    *call = made;
+    http_request_set_words(request, call);
+    if (made.row != NULL && (made.row->flags & ALIAS_ABSENT) != 0) {
+        call->theirs = true;
+        http_reply_error(request, 404, "route.not_found", "%s", made.row->words);
+        return false;
+    }
+    if (prefixed) {
+        snprintf(call->native, sizeof call->native, "%s", path);
+        http_request_set_target(request, method, call->native);
+    }
+    if (call->row != NULL)
+        take_row(request, call, params);
+    return true;
+}
+
+// PandaStack's sandboxes wake when they are called.
+static int wake(struct http_request *request, struct alias_call *call, struct error *err)
+{
+    struct sandboxes *all = service_of(request)->sandboxes;
+    const char *name = http_request_param(request, "name");
+    json_t *json = NULL;
+    if (call->woken || !call->theirs || call->row == NULL || (call->row->flags & ALIAS_WAKES) == 0)
+        return 0;
+    call->woken = true;
+    if (sandbox_show(all, name, &json, err) < 0)
+        return 0; // the handler says it
+    bool stopped = strcmp(json_fields_get_text(json, "state"), "stopped") == 0;
+    json_decref(json);
+    json = NULL;
+    int r = stopped ? sandbox_start(all, name, false, &json, err) : 0;
+    json_decref(json);
+    return r;
+}
+
+static bool enter(struct http_request *request)
+{
+    struct alias_call *call = call_of(request);
+    struct error err;
+    if (call == NULL || wake(request, call, &err) == 0)
+        return true;
+    http_reply_failure(request, "sandbox", &err);
+    return false;
+}
+
+static int take_field(
+        struct http_request *request, json_t *body, const struct alias_field *field, struct error *err)
+{
+    json_t *value = json_incref(json_object_get(body, field->theirs)), *made = NULL;
+    int r = 0;
+    json_object_del(body, field->theirs);
+    if (field->native != NULL && json_object_get(body, field->native) != NULL) {
+        json_decref(value);
+        return error_set(err, -EINVAL, "fields \"%s\" and \"%s\" mean the same; give one of them",
+                field->theirs, field->native);
+    }
+    if (field->native != NULL && !json_is_null(value)) {
+        struct error converted = {0};
+        made = field->convert == NULL ? json_incref(value) : field->convert(request, value, &converted);
+        if (made == NULL && converted.code < 0) {
+            *err = converted;
+            r = converted.code;
+        }
+    }
+    if (made != NULL)
+        json_object_set_new(body, field->native, made);
+    json_decref(value);
+    return r;
+}
+
+static int translate_body(struct http_request *request, json_t *body, struct error *err)
+{
+    struct alias_call *call = call_of(request);
+    int r = 0;
+    if (call == NULL || call->row == NULL)
+        return 0;
+    for (const struct alias_field *field = call->row->fields; field != NULL && field->theirs != NULL;
+            field++) {
+        if (json_object_get(body, field->theirs) == NULL)
+            continue;
+        call->theirs = true;
+        r = take_field(request, body, field, err);
+        if (r < 0)
+            return r;
+    }
+    if (call->theirs && call->row->body != NULL)
+        r = call->row->body(request, body, err);
+    return r < 0 ? r : wake(request, call, err); // a call that only its body shows to be theirs
+}
+
+static json_t *translate_answer(struct http_request *request, int *status, json_t *body)
+{
+    struct alias_call *call = call_of(request);
+    if (call == NULL || (!call->theirs && !call->likely))
+        return body;
+    if (*status < 400 && call->row != NULL && call->row->answer != NULL)
+        body = call->row->answer(call, request, status, body);
+    if (*status >= 400 && call->theirs && body != NULL)
+        body = alias_pandastack_error(request, body);
+    return body;
+}
+
+static json_t *translate_event(struct http_request *request, const char **event, json_t *data)
+{
+    struct alias_call *call = call_of(request);
+    if (call == NULL || (!call->theirs && !call->likely) || call->row == NULL || call->row->event == NULL)
+        return data;
+    return call->row->event(call, request, event, data);
+}
+
+const struct http_words alias_words = {begin, enter, translate_body, translate_answer, translate_event};
+
+json_t *alias_error(struct http_request *request, const char *code, const char *message)
+{
+    return json_pack("{s:{s:s, s:s, s:s, s:{s:b}}, s:s}", "error", "code", code, "message", message,
+            "request_id", http_request_id(request), "details", "retryable", 0, "message", message);
+}
+
+// Which of our sources their names stand for, in the order in which they are tried.
+static const struct {
+    const char *theirs, *native[3];
+} sources[] = {
+        {"ubuntu-24.04", {"agent-base", NULL}},
+        {"ubuntu-22.04", {"agent-base", NULL}},
+        {"base", {"agent-base", NULL}},
+        {"code-interpreter", {"code-interpreter", "agent-base", NULL}},
+        {"code-interpreter-v1", {"code-interpreter", "agent-base", NULL}},
+};
+
+const char *alias_source(struct http_request *request, const char *name)
+{
+    struct store *store = service_of(request)->store;
+    struct disks_ref ref;
+    if (disks_resolve(store, name, &ref) == 0)
+        return name;
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        if (strcmp(sources[i].theirs, name) != 0)
+            continue;
+        for (size_t k = 0; sources[i].native[k] != NULL; k++)
+            if (disks_resolve(store, sources[i].native[k], &ref) == 0)
+                return sources[i].native[k];
+    }
+    return name;
+}
