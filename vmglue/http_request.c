@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a handler may ask of its request.
 #include "vmglue/http_internal.h"
+#include "vmglue/openapi.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -115,10 +116,13 @@ int http_request_check_query(struct http_request *request, const char *const *kn
         size_t k = 0;
         while (known[k] != NULL && strcmp(known[k], request->queries[i].name) != 0)
             k++;
-        if (known[k] == NULL)
-            return error_set(err, -EINVAL, "unknown query parameter \"%.60s\"; %s is called with %s%s",
-                    request->queries[i].name, request->path, known[0] == NULL ? "none" : known[0],
-                    known[0] != NULL && known[1] != NULL ? " and others, see API.md" : "");
+        if (known[k] != NULL)
+            continue;
+        char list[300] = "";
+        for (size_t used = k = 0; known[k] != NULL && used < sizeof list; k++)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", k == 0 ? "" : ", ", known[k]);
+        return error_set(err, -EINVAL, "unknown query parameter \"%.60s\"; this call knows: %s",
+                request->queries[i].name, list[0] == '\0' ? "no parameters at all" : list);
     }
     return 0;
 }
@@ -177,6 +181,15 @@ void http_request_rename_query(struct http_request *request, const char *name, c
         *query = request->queries[--request->query_count];
         return;
     }
+}
+
+int http_request_check_documented(struct http_request *request, struct error *err)
+{
+    const struct http_route *route = request->route;
+    for (const struct openapi_query *query = openapi_queries; query->method != NULL; query++)
+        if (strcmp(query->method, route->method) == 0 && strcmp(query->pattern, route->pattern) == 0)
+            return http_request_check_query(request, query->names, err);
+    return 0;
 }
 
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity)

@@ -234,6 +234,12 @@ static void request_start(struct http_request *request)
         request->route = NULL; // it has replied; the body is dropped
         return;
     }
+    struct error err;
+    if (http_request_check_documented(request, &err) < 0) {
+        http_reply_failure(request, "route", &err);
+        request->route = NULL;
+        return;
+    }
     if ((request->route->flags & HTTP_STREAM) == 0)
         return;
     request->in = http_pipe_create(HTTP_PIPE_BYTES);

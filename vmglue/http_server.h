@@ -108,6 +108,9 @@ void http_request_peer(struct http_request *request, char ret_peer[HTTP_PEER_SIZ
 void http_request_break(struct http_request *request);
 // -EINVAL with *err naming the first query parameter that is not in the NULL-terminated list.
 int http_request_check_query(struct http_request *request, const char *const *known, struct error *err);
+// The same with those that the API's document names for the route (openapi.h). The server calls it before the
+// handler; a call that is not in the document checks for itself.
+int http_request_check_documented(struct http_request *request, struct error *err);
 // The body as an object ({} when empty). -EINVAL with *err when it is no JSON; the value belongs to the
 // request.
 int http_request_json(struct http_request *request, json_t **ret_body, struct error *err);

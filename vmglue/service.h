@@ -38,7 +38,8 @@ extern const struct http_route routes_store[], routes_volumes[], routes_ranges[]
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], routes_ports[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
-        routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[], routes_keys[];
+        routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[], routes_keys[],
+        routes_openapi[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 

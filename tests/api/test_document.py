@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GET /openapi.json and the server agree: calls, flags, query parameters, fields, error codes, examples; and so does API.md."""
+import glob
+import os
+import re
+import unittest
+
+import contract
+import rig
+import schema
+
+WORDS = ("not_found", "conflict", "invalid_state", "ended", "unsupported")    # of http_route_status
+
+
+class DocumentTest(rig.Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.routes = contract.server_routes()
+
+    def setUp(self):
+        super().setUp()
+        answer = self.daemon.call("GET", "/openapi.json")
+        self.assertEqual((answer.status, answer.headers["Content-Type"]), (200, "application/json"))
+        self.document = contract.Document(answer.json)
+
+    def test_same_calls_and_flags(self):
+        self.assertEqual(self.document.document["openapi"], "3.1.0")
+        said = {(method, path): set(operation["x-ramet-access"].split()) for method, path, operation in self.document.calls()}
+        self.assertEqual(sorted(set(self.routes) - set(said)), [], "these calls are not in vmglue/openapi")
+        self.assertEqual(sorted(set(said) - set(self.routes)), [], "these calls of vmglue/openapi do not exist")
+        for call, flags in said.items():
+            self.assertEqual(flags, self.routes[call] - {"stream"},
+                             f"{' '.join(call)}: \"access\" in vmglue/openapi is not what the route's flags say")
+
+    def test_query_parameters(self):
+        """A parameter that nobody knows is refused, with a list of those that are known: the document's."""
+        for method, path, operation in self.document.calls():
+            with self.subTest(call=f"{method} {path}"):
+                answer = self.daemon.call(method, contract.example_path(path) + "?no-such-parameter=1", headers=upgrade(operation))
+                self.assertEqual((answer.status, answer.code), (400, "validation.invalid"), answer.body)
+                known = re.search(r'unknown query parameter "no-such-parameter".*?knows: (.*)$', answer.message)
+                self.assertIsNotNone(known, answer.message)
+                names = [] if known[1] == "no parameters at all" else known[1].split(", ")
+                self.assertEqual(sorted(names), sorted(self.document.parameters(operation, "query")))
+
+    def test_body_fields(self):
+        for method, path, operation in self.document.calls():
+            body = self.document.body_schema(operation)
+            if body is None:
+                continue
+            with self.subTest(call=f"{method} {path}"):
+                answer = self.daemon.call(method, contract.example_path(path), {"no_such_field": 1})
+                self.assertEqual((answer.status, answer.code), (400, "validation.invalid"), answer.body)
+                known = re.search(r'unknown field "no_such_field"; this call knows: (.*)$', answer.message)
+                self.assertIsNotNone(known, answer.message)
+                names = [] if known[1] == "no fields at all" else known[1].split(", ")
+                self.assertEqual(sorted(names), sorted(body["properties"]))
+
+    def test_error_codes(self):
+        """Each code of the source is in the document, and each of the document can come from the source."""
+        files = [os.path.relpath(path, contract.TREE) for part in ("vmglue/*.c", "tools/rametd/*.c")
+                 for path in glob.glob(os.path.join(contract.TREE, part)) if not path.endswith("sandbox_steps.c")]
+        literal, kinds = set(), set()
+        for name, text in contract.source(*files):
+            for code in re.findall(r'"([a-z_]+\.[a-z_]+)"', text):
+                if code.split(".")[0] in CLASSES and not code.endswith((".sock", ".json", ".log")):
+                    literal.add(code)
+            kinds |= set(re.findall(r'http_(?:reply_failure|route_status)\((?:[^;"]*?)"([a-z_]+)"', text))
+            kinds |= set(re.findall(r'reply\(request,[^;]*?"([a-z_]+)", &err\)', text))
+            kinds |= set(re.findall(r'-ENOENT \? "([a-z_]+)"', text))
+        said = set(self.document.codes)
+        self.assertEqual(sorted(literal - said), [], "these error codes are not in vmglue/openapi/errors.json")
+        possible = literal | {f"{kind}.{word}" for kind in kinds for word in WORDS}
+        self.assertEqual(sorted(said - possible), [], "these error codes of vmglue/openapi cannot occur")
+        used = {code for code, what in self.document.codes.items() if what.get("only_in") in self.document.schemas}
+        used |= {code for _, _, operation in self.document.calls() for code in codes_of(operation)}
+        self.assertEqual(sorted(said - used), [], "these error codes are no call's")
+
+    def test_examples(self):
+        count = 0
+        for method, path, operation in self.document.calls():
+            parts = list(operation.get("requestBody", {}).get("content", {}).values())
+            for response in operation["responses"].values():
+                parts += response.get("content", {}).values()
+            for part in parts:
+                for example in part.get("examples", {}).values():
+                    count += 1
+                    self.assertEqual(self.document.faults(part["schema"], example["value"]), [], f"{method} {path}")
+        self.assertGreater(count, 40)
+
+    def test_schemas_are_used(self):
+        text = self.daemon.call("GET", "/openapi.json").body.decode()
+        for name in self.document.schemas:
+            self.assertIn(f'"#/components/schemas/{name}"', text, f"no call uses the schema {name}")
+
+    def test_api_md_names_the_same_calls(self):
+        named = documented_calls(next(contract.source("vmglue/API.md"))[1])
+        missing = [call for call in self.routes if not any(fits(entry, call) for entry in named)]
+        self.assertEqual(missing, [], "vmglue/API.md does not name these calls")
+
+
+CLASSES = {"validation", "route", "auth", "quota", "rate_limit", "internal", "capacity", "port", "sandbox", "source", "exec", "job",
+           "file", "pty", "context", "snapshot", "template", "build", "upload", "volume", "import", "name", "store", "key", "url",
+           "idempotency", "environment", "proxy"}
+
+
+def codes_of(operation):
+    for response in operation["responses"].values():
+        for part in response.get("content", {}).values():
+            for each in part["schema"].get("allOf", []):
+                yield from each.get("properties", {}).get("error", {}).get("properties", {}).get("code", {}).get("enum", [])
+
+
+def upgrade(operation):
+    """The headers without which a call of a WebSocket is none."""
+    needed = contract.Document.parameters(operation, "header")
+    values = {"Upgrade": needed.get("Upgrade", {}).get("schema", {}).get("const"), "Sec-WebSocket-Version": "13",
+              "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    return {name: values[name] for name in needed if needed[name].get("required") and name in values}
+
+
+def documented_calls(text):
+    """(method, path) of each call in code spans: "`GET …/{name}` · `/start`", "`GET/PATCH …`"."""
+    found = []
+    for line in text.splitlines():
+        method = None
+        for span in re.findall(r"`([^`]+)`", line):
+            match = re.match(r"((?:GET|POST|PUT|PATCH|DELETE)(?:/(?:GET|POST|PUT|PATCH|DELETE))*) (\S+)", span)
+            if match:
+                method = match[1]
+                found += [(each, match[2].split("?")[0]) for each in method.split("/")]
+    return found
+
+
+def fits(entry, call):
+    """Is it that call? "…" is the sandbox's path; {part} of a volume's path is the word NAME/disk of API.md."""
+    method, path = entry
+    route = call[1].replace("/{name}/{part}", "/{name}")
+    path = path.replace("…", "/v1/sandboxes/{name}")
+    plain = re.sub(r"{\w+}", "{}", path)
+    return method == call[0] and plain == re.sub(r"{\w+}", "{}", route)
+
+
+class SchemaTest(unittest.TestCase):
+    """The checker itself: what is wrong is found."""
+
+    def test_finds_faults(self):
+        shapes = {"N": {"type": "string", "maxLength": 3}}
+        bad = [({"type": "integer"}, True), ({"type": "integer"}, "1"), ({"type": ["string", "null"]}, 1), ({"enum": [1]}, True),
+               ({"minimum": 2}, 1), ({"exclusiveMinimum": 0}, 0), ({"$ref": "#/components/schemas/N"}, "long"),
+               ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": 1}),
+               ({"type": "object", "properties": {"a": {}}}, {"b": 1}), ({"type": "object", "required": ["a"]}, {}),
+               ({"type": "array", "items": {"type": "string"}}, ["a", 1]), ({"pattern": "^a$"}, "b"), ({"not": {"const": 1}}, 1),
+               ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 1), ({"oneOf": [{"type": "string"}, {"maxLength": 5}]}, "a"),
+               ({"type": "object", "additionalProperties": {"type": "string"}}, {"a": 1}), ({"format": "date-time"}, "today"),
+               ({"contentEncoding": "base64"}, "a"), ({"propertyNames": {"pattern": "^a"}}, {"b": 1})]
+        for shape, value in bad:
+            self.assertNotEqual(schema.faults(shape, value, shapes), [], (shape, value))
+
+    def test_accepts_what_is_right(self):
+        shapes = {"A": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}
+        both = {"allOf": [{"$ref": "#/components/schemas/A"}, {"type": "object", "properties": {"b": {"type": "integer"}}}]}
+        for shape, value in [(both, {"a": "x", "b": 1}), ({"type": "number"}, 1), ({"type": "object"}, {"any": 1}), ({}, [1]),
+                             ({"anyOf": [both, {"type": "null"}]}, None)]:
+            self.assertEqual(schema.faults(shape, value, shapes), [])
+
+    def test_refuses_words_it_does_not_know(self):
+        with self.assertRaises(AssertionError):
+            schema.faults({"multipleOf": 3}, 1, {})
+
+
+if __name__ == "__main__":
+    rig.need_root()
+    rig.main()
