@@ -3,6 +3,7 @@
 // in here.
 #include "tools/ramet/args.c"
 #include "tools/ramet/shell_quote.c"
+#include "tools/ramet/suggest.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
