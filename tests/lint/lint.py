@@ -15,6 +15,8 @@ LAYERS = ["blockstore", "snapshot", "vmglue", "tools", "tests"]
 TOP_LEVEL = set(LAYERS) | {"CMakeLists.txt", "CMakePresets.json", "README.md", "HACKING.md", "LICENSE"}
 CODE = (".c", ".h")
 MAX_LINES = 600
+# The Python client is one file so that it can be downloaded as such: that is what users are told to do.
+LONG_FILES = {"tools/sdk/python/ramet.py"}
 
 # What belongs to the system (libc, the kernel's interface, the compiler), by folder and by name.
 SYSTEM_FOLDERS = ("sys/", "linux/", "asm/", "net/", "netinet/", "arpa/", "bits/")
@@ -129,7 +131,7 @@ def check_length(tree, options):
     for path in tree.files:
         lines = tree.lines(path)
         script = bool(lines) and lines[0].startswith("#!")
-        if (script or path.endswith(CODE + (".py", ".sh", ".ts", ".js"))) and len(lines) > MAX_LINES:
+        if (script or path.endswith(CODE + (".py", ".sh", ".ts", ".js"))) and len(lines) > MAX_LINES and path not in LONG_FILES:
             tree.fault(path, len(lines), f"{len(lines)} lines; {MAX_LINES} are the most: split it where the idea changes")
 
 
