@@ -106,15 +106,33 @@ static const char *bearer(const char *value)
     return value + strspn(value, " \t");
 }
 
+// What a browser's WebSocket can say beside its address: a key as one of its subprotocols.
+#define SOCKET_KEY "ramet.key."
+
 struct credentials {
     const char *bearer, *key; // NULL = not given
     bool twice;
+    char socket_key[KEYS_SECRET_SIZE + 8]; // as much as no key has
 };
 
 static void take(const char **at, const char *value, struct credentials *found)
 {
     found->twice = found->twice || *at != NULL;
     *at = value;
+}
+
+// Of a list of subprotocols, by commas. The first alone counts twice when there are two.
+static void take_protocols(const char *value, struct credentials *found)
+{
+    for (const char *at = value; *at != '\0';) {
+        at += strspn(at, ", \t");
+        size_t size = strcspn(at, ", \t"), prefix = strlen(SOCKET_KEY);
+        if (size > prefix && strncmp(at, SOCKET_KEY, prefix) == 0) {
+            snprintf(found->socket_key, sizeof found->socket_key, "%.*s", (int)(size - prefix), at + prefix);
+            take(&found->key, found->socket_key, found);
+        }
+        at += size;
+    }
 }
 
 static void visit_header(void *context, const char *name, size_t name_size, const char *value, size_t size)
@@ -126,15 +144,18 @@ static void visit_header(void *context, const char *name, size_t name_size, cons
     else if (name_size == 13 && strncasecmp(name, "Authorization", 13) == 0 &&
              (token = bearer(value)) != NULL)
         take(&found->bearer, token, found);
+    else if (name_size == 22 && strncasecmp(name, "Sec-WebSocket-Protocol", 22) == 0)
+        take_protocols(value, found);
 }
 
 // What the headers say, with every doubt resolved against the caller. NULL: *ret_code and *ret_sentence.
-static const char *find_secret(struct http_request *request, const char **ret_code, const char **ret_sentence)
+static const char *find_secret(struct http_request *request, struct credentials *found, const char **ret_code,
+        const char **ret_sentence)
 {
-    struct credentials found = {0};
-    http_request_each_header(request, visit_header, &found);
-    const char *secret = found.bearer != NULL ? found.bearer : found.key;
-    if (found.twice || (found.bearer != NULL && found.key != NULL && strcmp(found.bearer, found.key) != 0)) {
+    http_request_each_header(request, visit_header, found);
+    const char *secret = found->bearer != NULL ? found->bearer : found->key;
+    if (found->twice ||
+            (found->bearer != NULL && found->key != NULL && strcmp(found->bearer, found->key) != 0)) {
         *ret_code = "auth.ambiguous";
         *ret_sentence = "the request names more than one key; send one \"Authorization: Bearer KEY\" or one "
                         "\"X-API-Key: KEY\"";
@@ -171,7 +192,8 @@ static void release(void *context)
 
 static bool authenticate(struct gate *gate, struct http_request *request)
 {
-    const char *code, *sentence, *secret = find_secret(request, &code, &sentence);
+    struct credentials found = {0}; // the secret may lie in it
+    const char *code, *sentence, *secret = find_secret(request, &found, &code, &sentence);
     if (secret == NULL) {
         reply_unknown(gate, request, code, sentence);
         return false;

@@ -28,6 +28,8 @@ enum {
     CONTROL_MAX = 4096,
 };
 
+#define PROTOCOL "ramet.pty"
+
 struct terminal {
     struct route_exec call;
     struct agent_pty *pty;
@@ -358,6 +360,22 @@ static int take_handshake(
     return 0;
 }
 
+// Browsers give up a WebSocket whose server chose none of the subprotocols that they offered, and they must
+// offer one to send a key (gate.c).
+static void choose_protocol(struct http_request *request)
+{
+    const char *offered = http_request_header(request, "Sec-WebSocket-Protocol");
+    for (const char *at = offered == NULL ? "" : offered; *at != '\0';) {
+        at += strspn(at, ", \t");
+        size_t size = strcspn(at, ", \t");
+        if (size == strlen(PROTOCOL) && strncmp(at, PROTOCOL, size) == 0) {
+            http_reply_header(request, "Sec-WebSocket-Protocol", PROTOCOL);
+            return;
+        }
+        at += size;
+    }
+}
+
 // The query's words as the object that exec's body would be.
 static int take_query(
         struct http_request *request, json_t *body, unsigned *rows, unsigned *columns, struct error *err)
@@ -409,6 +427,7 @@ static void open_terminal(struct http_request *request)
     }
     json_decref(body);
     if (r >= 0) {
+        choose_protocol(request);
         http_reply_upgrade(request, "websocket", "Sec-WebSocket-Accept", accept, upgraded, terminal);
         return;
     }
