@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
 
+#include "tools/ramet/suggest.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@ void cli_help(const struct verb *verb)
         printf("\n%s", verb->details);
 }
 
-enum { OPTIONS_MAX = 40 };
+enum { OPTIONS_MAX = 40, PARTS_MAX = 32 };
 
 void cli_common_options(struct cli *cli, struct args_option *ret_options)
 {
@@ -123,30 +124,62 @@ bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const stru
     return r == 0 && find_server(cli, verb, ret_status);
 }
 
+static const char *part_name(const struct verb *verb, const struct verb *part)
+{
+    return part->name + strlen(verb->name) + 1;
+}
+
+const struct verb *cli_find_part(const struct verb *verb, const char *name)
+{
+    for (const struct verb *part = verb->parts; part != NULL && part->name != NULL; part++)
+        if (strcmp(part_name(verb, part), name) == 0)
+            return part;
+    return NULL;
+}
+
+static int fail_no_part(const struct verb *verb, const char *word)
+{
+    const char *names[PARTS_MAX + 1];
+    char list[256] = "";
+    size_t used = 0, count = 0;
+    for (const struct verb *part = verb->parts; part->name != NULL && count < PARTS_MAX; part++) {
+        const char *before = count == 0 ? "" : part[1].name == NULL ? " or " : ", ";
+        names[count++] = part_name(verb, part);
+        used += (size_t)snprintf(
+                list + used, used < sizeof list ? sizeof list - used : 0, "%s%s", before, names[count - 1]);
+    }
+    names[count] = NULL;
+    if (word == NULL)
+        return cli_fail_usage(verb, "say what: %s", list);
+    const char *nearest = suggest_nearest(word, names);
+    if (nearest != NULL)
+        return cli_fail_usage(verb, "there is no \"%s %s\"; did you mean \"%s\"?", verb->name, word, nearest);
+    return cli_fail_usage(verb, "there is no \"%s %s\"; there are %s", verb->name, word, list);
+}
+
 int cli_run_part(struct cli *cli, const struct verb *verb, const struct verb *parts, char **argv)
 {
-    size_t skip = strlen(verb->name) + 1, used = 0;
-    char list[256] = "";
+    struct verb whole = *verb;
+    whole.parts = parts;
     if (argv[0] != NULL && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-        cli_help(verb);
+        cli_help(&whole);
         return CLI_DONE;
     }
-    for (size_t i = 0; parts[i].name != NULL; i++) {
-        const char *name = parts[i].name + skip;
-        if (argv[0] == NULL || strcmp(argv[0], name) != 0) {
-            const char *before = i == 0 ? "" : parts[i + 1].name == NULL ? " or " : ", ";
-            used += (size_t)snprintf(
-                    list + used, used < sizeof list ? sizeof list - used : 0, "%s%s", before, name);
-            continue;
-        }
-        struct verb part = parts[i];
-        part.summary = verb->summary;
-        part.details = verb->details;
-        return part.run(cli, &part, argv + 1);
-    }
-    if (argv[0] == NULL)
-        return cli_fail_usage(verb, "say what: %s", list);
-    return cli_fail_usage(verb, "there is no \"%s %s\"", verb->name, argv[0]);
+    const struct verb *part = argv[0] == NULL ? NULL : cli_find_part(&whole, argv[0]);
+    if (part == NULL)
+        return fail_no_part(&whole, argv[0]);
+    // What is not said of the part is said of all of them.
+    struct verb one = *part;
+    if (one.summary == NULL)
+        one.summary = verb->summary;
+    if (one.details == NULL)
+        one.details = verb->details;
+    return one.run(cli, &one, argv + 1);
+}
+
+int cli_run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    return verb->parts != NULL ? cli_run_part(cli, verb, verb->parts, argv) : verb->run(cli, verb, argv);
 }
 
 const char *cli_run_dir(struct cli *cli)
@@ -255,6 +288,39 @@ json_t *cli_create(struct cli *cli, const struct verb *verb, const char *path, j
         return NULL;
     }
     return json == NULL ? json_object() : json;
+}
+
+int cli_take_answer(struct cli *cli, const struct verb *verb, struct client *client)
+{
+    struct error err = {0};
+    json_t *failure = NULL;
+    int status, r = client_answer(client, &status, &err);
+    if (r == 0 && status >= 400)
+        r = client_error(client, status, &failure, &err);
+    return r < 0 ? cli_fail_call(cli, verb, &err, failure) : CLI_DONE;
+}
+
+int cli_begin(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body,
+        struct client **ret_client)
+{
+    struct client *client;
+    struct error err = {0};
+    char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
+    size_t size = text == NULL ? 0 : strlen(text);
+    json_decref(body);
+    int r = client_open(cli_server(cli), method, path, text == NULL ? NULL : "application/json",
+            (int64_t)size, &client, &err);
+    if (r == 0 && (r = client_write(client, text, size, &err)) < 0)
+        client_close(client);
+    free(text);
+    if (r < 0)
+        return cli_fail_call(cli, verb, &err, NULL);
+    int status = cli_take_answer(cli, verb, client);
+    if (status == CLI_DONE)
+        *ret_client = client;
+    else
+        client_close(client);
+    return status;
 }
 
 char *cli_path(const char *before, const char *name, const char *after)

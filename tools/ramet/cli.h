@@ -16,6 +16,11 @@ struct verb {
     const char *summary; // one line for `ramet help`
     const char *details; // the rest of `ramet help VERB`
     int (*run)(struct cli *cli, const struct verb *verb, char **argv);
+    const struct verb *parts; // "VERB PART", up to an empty row; NULL = it has none
+    // What its arguments name, a letter each, for completion: s sandbox, S snapshot, t template, v volume, j
+    // job of the sandbox before, f file, p a file or a place in a sandbox, . nothing known. The last letter
+    // repeats.
+    const char *takes;
 };
 
 enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -35,7 +40,7 @@ extern const struct verb verb_shell, verb_job, verb_forward;
 extern const struct verb verb_up, verb_down, verb_create, verb_ls, verb_show, verb_exec, verb_cp,
         verb_snapshot, verb_snapshots, verb_fork, verb_pause, verb_resume, verb_restore, verb_promote,
         verb_update, verb_events, verb_logs, verb_start, verb_stop, verb_rm, verb_volume, verb_store,
-        verb_template, verb_key, verb_memory, verb_help, verb_version;
+        verb_template, verb_key, verb_memory, verb_help, verb_version, verb_export, verb_import;
 extern const struct verb *const verbs[]; // NULL-terminated
 const struct verb *cli_find_verb(const char *name);
 
@@ -43,8 +48,11 @@ const struct verb *cli_find_verb(const char *name);
 // the exit status is *ret_status.
 bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const struct args_option *options,
         unsigned minimum, unsigned maximum, unsigned stop_at, struct args *ret_args, int *ret_status);
-// Runs the part of a verb that argv[0] names: "VERB PART" in a table that ends with an empty row.
+// Runs a verb, or the part of it that argv[0] names.
+int cli_run(struct cli *cli, const struct verb *verb, char **argv);
 int cli_run_part(struct cli *cli, const struct verb *verb, const struct verb *parts, char **argv);
+// "VERB PART"; NULL when it has none of that name.
+const struct verb *cli_find_part(const struct verb *verb, const char *name);
 // The options that every verb takes, into the first CLI_COMMON_OPTIONS rows.
 enum { CLI_COMMON_OPTIONS = 6 };
 void cli_common_options(struct cli *cli, struct args_option *ret_options);
@@ -71,6 +79,12 @@ json_t *cli_call(
         struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body);
 // POST of what makes something (client_create).
 json_t *cli_create(struct cli *cli, const struct verb *verb, const char *path, json_t *body);
+// A call whose answer is read piece by piece: sends it, with a JSON body or none (stolen), and reads the
+// head. CLI_DONE: the answer is good, and is *ret_client's to give.
+int cli_begin(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body,
+        struct client **ret_client);
+// The same when the caller has opened the call and sent its body.
+int cli_take_answer(struct cli *cli, const struct verb *verb, struct client *client);
 // "format" with one name, escaped; malloc'ed.
 char *cli_path(const char *before, const char *name, const char *after);
 // key=value options into an object; NULL with a sentence when one has no "=".

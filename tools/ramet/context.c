@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
 #include "tools/ramet/output.h"
+#include "tools/ramet/resource.h"
 #include "vmglue/json_fields.h"
 
 #include <stdio.h>
@@ -21,22 +22,6 @@ static char *path_of(const char *name, const char *id, const char *after)
     return path;
 }
 
-// A call whose answer is printed with --json, and otherwise as one sentence by `say`.
-static int call(struct cli *cli, const struct verb *verb, const char *method, char *path, json_t *body,
-        void (*say)(const json_t *json))
-{
-    json_t *json = cli_call(cli, verb, method, path, body);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        say(json);
-    json_decref(json);
-    return CLI_DONE;
-}
-
 static void say_id(const json_t *json)
 {
     puts(json_fields_get_text(json, "id"));
@@ -47,25 +32,13 @@ static void say_interrupted(const json_t *json)
     cli_note(json_fields_get_bool(json, "interrupted") ? "interrupted" : "nothing ran there");
 }
 
-static int run_ls(struct cli *cli, const struct verb *verb, char **argv)
+static void print_contexts(const json_t *list)
 {
     static const char *const heads[] = {"ID", "LANGUAGE", "STATE", "RUNS", "AGE"};
-    struct args args;
-    int status;
+    struct table *table = table_create(5, heads);
     size_t i;
     json_t *each;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    char *path = path_of(args.items[0], NULL, NULL);
-    json_t *json = cli_call(cli, verb, "GET", path, NULL);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    const json_t *list = json_object_get(json, "contexts");
-    struct table *table = cli->json ? NULL : table_create(5, heads);
-    if (cli->json)
-        cli_print_json(list);
-    json_array_foreach(list, i, each)
+    json_array_foreach((json_t *)list, i, each)
     {
         char runs[24];
         int64_t next = json_fields_get_int(each, "execution_count");
@@ -73,13 +46,18 @@ static int run_ls(struct cli *cli, const struct verb *verb, char **argv)
         const char *cells[] = {json_fields_get_text(each, "id"), json_fields_get_text(each, "language"),
                 json_fields_get_text(each, "state"), runs,
                 output_age(json_fields_get_text(each, "created_at"))};
-        if (table != NULL)
-            table_add(table, cells);
+        table_add(table, cells);
     }
-    if (table != NULL)
-        table_print(table);
-    json_decref(json);
-    return CLI_DONE;
+    table_print(table);
+}
+
+static int run_ls(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    return resource_list(cli, verb, path_of(args.items[0], NULL, NULL), "contexts", print_contexts);
 }
 
 static int run_new(struct cli *cli, const struct verb *verb, char **argv)
@@ -107,7 +85,7 @@ static int run_new(struct cli *cli, const struct verb *verb, char **argv)
             json_object_set_new(body, fields[i].name, json_string(fields[i].value));
     if (pairs != NULL)
         json_object_set_new(body, "env", pairs);
-    return call(cli, verb, "POST", path_of(args.items[0], NULL, NULL), body, say_id);
+    return resource_create(cli, verb, path_of(args.items[0], NULL, NULL), body, say_id);
 }
 
 static int run_rm(struct cli *cli, const struct verb *verb, char **argv)
@@ -116,18 +94,9 @@ static int run_rm(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 256, 0, &args, &status))
         return status;
-    status = CLI_DONE;
-    for (unsigned i = 1; i < args.count; i++) {
-        struct error err = {0};
-        json_t *json = NULL;
-        char *path = path_of(args.items[0], args.items[i], "");
-        int r = client_call(cli_server(cli), "DELETE", path, NULL, &json, &err);
-        free(path);
-        if (r < 0)
-            status = cli_fail_call(cli, verb, &err, json);
-        else
-            json_decref(json);
-    }
+    char *folder = cli_path("/v1/sandboxes/", args.items[0], "/contexts/");
+    status = resource_remove(cli, verb, folder, args.items + 1, "", false);
+    free(folder);
     return status;
 }
 
@@ -139,7 +108,7 @@ static int run_interrupt(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
         return status;
-    return call(cli, verb, "POST",
+    return resource_call(cli, verb, "POST",
             path_of(args.items[0], args.count > 1 ? args.items[1] : "default", "/interrupt"),
             json_pack("{s:b}", "kill", (int)kill), say_interrupted);
 }
@@ -150,19 +119,16 @@ static int run_restart(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 1, 2, 0, &args, &status))
         return status;
-    return call(cli, verb, "POST",
+    return resource_call(cli, verb, "POST",
             path_of(args.items[0], args.count > 1 ? args.items[1] : "default", "/restart"), NULL, say_id);
 }
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    static const struct verb parts[] = {{"context ls", "context ls NAME", NULL, NULL, run_ls},
-            {"context new", "context new NAME [ID] [options]", NULL, NULL, run_new},
-            {"context rm", "context rm NAME ID...", NULL, NULL, run_rm},
-            {"context interrupt", "context interrupt NAME [ID] [--kill]", NULL, NULL, run_interrupt},
-            {"context restart", "context restart NAME [ID]", NULL, NULL, run_restart}, {0}};
-    return cli_run_part(cli, verb, parts, argv);
-}
+static const struct verb parts[] = {{"context ls", "context ls NAME", NULL, NULL, run_ls, .takes = "s."},
+        {"context new", "context new NAME [ID] [options]", NULL, NULL, run_new, .takes = "s."},
+        {"context rm", "context rm NAME ID...", NULL, NULL, run_rm, .takes = "s."},
+        {"context interrupt", "context interrupt NAME [ID] [--kill]", NULL, NULL, run_interrupt,
+                .takes = "s."},
+        {"context restart", "context restart NAME [ID]", NULL, NULL, run_restart, .takes = "s."}, {0}};
 
 const struct verb verb_context = {"context", "context ls|new|rm|interrupt|restart NAME [ID] [options]",
         "Processes in a sandbox that keep variables between runs of code",
@@ -177,4 +143,4 @@ const struct verb verb_context = {"context", "context ls|new|rm|interrupt|restar
         "\n"
         "`ramet run` runs code in them. \"python\" and \"bash\" are made when they are first used.\n"
         "Variables stay over stop and start, snapshots and forks of the sandbox.\n",
-        run};
+        .parts = parts};

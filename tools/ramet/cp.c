@@ -176,4 +176,4 @@ const struct verb verb_cp = {"cp", "cp FILE NAME:PATH | cp NAME:PATH FILE",
         "Paths in a sandbox are below /home/user unless they begin with /. Folders that are missing there "
         "are made.\n"
         "A file appears only when all of it has been copied.\n",
-        run};
+        run, .takes = "p"};

@@ -2,9 +2,10 @@
 #include "tools/ramet/cli.h"
 #include "tools/ramet/life_options.h"
 #include "tools/ramet/network_option.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/sandbox_print.h"
 
-#include <stdio.h>
+#include <string.h>
 
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
@@ -52,15 +53,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_decref(body);
         return CLI_USAGE;
     }
-    json_t *json = cli_create(cli, verb, "/v1/sandboxes", body);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        sandbox_print_line(json);
-    json_decref(json);
-    return CLI_DONE;
+    return resource_create(cli, verb, strdup("/v1/sandboxes"), body, sandbox_print_line);
 }
 
 const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHOT] [options]",
@@ -83,4 +76,4 @@ const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHO
         "  -e, --env K=V      environment of all its commands; may be given often\n"
         "\n"
         "A sandbox from a machine snapshot has the snapshot's CPUs and memory.\n",
-        run};
+        run, .takes = "."};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // events and logs: what happens to sandboxes, and what a guest wrote to its console.
 #include "tools/ramet/cli.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
@@ -9,16 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static void print_event(struct cli *cli, const json_t *event)
+static void print_event(const json_t *event)
 {
     static const char *const hidden[] = {"time", "type", "sandbox", "sandbox_id", "id", NULL};
     const char *key;
     json_t *value;
-    if (cli->json) {
-        cli_print_json(event);
-        fflush(stdout);
-        return;
-    }
     printf("%s %s %s", json_fields_get_text(event, "time"), json_fields_get_text(event, "sandbox"),
             json_fields_get_text(event, "type"));
     json_object_foreach((json_t *)event, key, value)
@@ -32,49 +28,35 @@ static void print_event(struct cli *cli, const json_t *event)
         free(text);
     }
     putchar('\n');
-    fflush(stdout);
+}
+
+static void print_events(const json_t *list)
+{
+    json_t *event;
+    size_t i;
+    json_array_foreach((json_t *)list, i, event) print_event(event);
 }
 
 static int follow(struct cli *cli, const struct verb *verb, const char *path)
 {
     struct client *client;
     struct error err = {0};
-    json_t *failure = NULL, *data;
+    json_t *data;
     char *event;
-    int http_status, r = client_open(cli_server(cli), "GET", path, "application/json", 0, &client, &err);
-    if (r < 0)
-        return cli_fail(verb, "%s", err.text);
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    if (r < 0) {
-        client_close(client);
-        return cli_fail_call(cli, verb, &err, failure);
-    }
+    int r, status = cli_begin(cli, verb, "GET", path, NULL, &client);
+    if (status != CLI_DONE)
+        return status;
     while ((r = client_event(client, &event, &data, &err)) > 0) {
-        print_event(cli, data);
+        if (cli->json)
+            json_dumpf(data, stdout, JSON_COMPACT | JSON_ENCODE_ANY), putchar('\n');
+        else
+            print_event(data);
+        fflush(stdout);
         free(event);
         json_decref(data);
     }
     client_close(client);
     return r < 0 ? cli_fail(verb, "%s", err.text) : CLI_DONE;
-}
-
-static int list(struct cli *cli, const struct verb *verb, const char *path)
-{
-    json_t *json = cli_call(cli, verb, "GET", path, NULL), *event;
-    size_t i;
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json_object_get(json, "events"));
-    json_array_foreach(json_object_get(json, "events"), i, event)
-    {
-        if (!cli->json)
-            print_event(cli, event);
-    }
-    json_decref(json);
-    return CLI_DONE;
 }
 
 static int run_events(struct cli *cli, const struct verb *verb, char **argv)
@@ -85,15 +67,13 @@ static int run_events(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 0, 1, 0, &args, &status))
         return status;
-    const char *query = follows ? "?follow=1" : "?follow=0";
-    char *path = args.count == 0 ? NULL : cli_path("/v1/sandboxes/", args.items[0], "/events"), *whole = NULL;
-    if (asprintf(&whole, "%s%s", path == NULL ? "/v1/events" : path, query) < 0)
-        whole = NULL;
-    status = whole == NULL ? cli_fail(verb, "no memory")
-             : follows     ? follow(cli, verb, whole)
-                           : list(cli, verb, whole);
+    const char *after = follows ? "/events?follow=1" : "/events?follow=0";
+    char *path =
+            args.count == 0 ? cli_path("/v1", "", after) : cli_path("/v1/sandboxes/", args.items[0], after);
+    if (!follows)
+        return resource_list(cli, verb, path, "events", print_events);
+    status = follow(cli, verb, path);
     free(path);
-    free(whole);
     return status;
 }
 
@@ -103,31 +83,26 @@ static int run_logs(struct cli *cli, const struct verb *verb, char **argv)
     struct args_option options[] = {{"bytes", 0, ARGS_SIZE, &bytes}, {0}};
     struct args args;
     struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
     uint64_t received;
     char after[64];
-    int status, http_status;
+    int status;
     if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
         return status;
     snprintf(after, sizeof after, "/logs?tail_bytes=%llu", (unsigned long long)bytes);
     char *path = cli_path("/v1/sandboxes/", args.items[0], after);
-    int r = client_open(cli_server(cli), "GET", path, "application/json", 0, &client, &err);
+    status = cli_begin(cli, verb, "GET", path, NULL, &client);
     free(path);
-    if (r < 0)
-        return cli_fail(verb, "%s", err.text);
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    status = r < 0 ? cli_fail_call(cli, verb, &err, failure)
-                   : stream_receive(verb, client, STDOUT_FILENO, "-", NULL, &received);
+    if (status != CLI_DONE)
+        return status;
+    status = stream_receive(verb, client, STDOUT_FILENO, "-", NULL, &received);
     client_close(client);
     return status;
 }
 
 const struct verb verb_events = {"events", "events [NAME] [--follow]",
         "Show what happened to sandboxes under this daemon",
-        "  -f, --follow   go on with what happens from now on; with --json one object a line\n", run_events};
+        "  -f, --follow   go on with what happens from now on; with --json one object a line\n", run_events,
+        .takes = "s"};
 const struct verb verb_logs = {"logs", "logs NAME [--bytes SIZE]",
         "Show the end of what a guest wrote to its console",
-        "  --bytes SIZE   so much of it (default: 64K, at most 1M)\n", run_logs};
+        "  --bytes SIZE   so much of it (default: 64K, at most 1M)\n", run_logs, .takes = "s"};

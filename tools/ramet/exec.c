@@ -97,25 +97,13 @@ static int follow(const struct verb *verb, struct client *client)
 static int stream(struct cli *cli, const struct verb *verb, const char *name, json_t *body)
 {
     struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
-    int status, http_status;
-    char *path = cli_path("/v1/sandboxes/", name, "/exec/stream"), *text = json_dumps(body, JSON_COMPACT);
-    size_t size = strlen(text);
-    int r = client_open(cli_server(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
+    char *path = cli_path("/v1/sandboxes/", name, "/exec/stream");
+    int status = cli_begin(cli, verb, "POST", path, body, &client);
     free(path);
-    if (r == 0) {
-        r = client_write(client, text, size, &err);
-        if (r == 0)
-            r = client_answer(client, &http_status, &err);
-        if (r == 0 && http_status >= 400)
-            r = client_error(client, http_status, &failure, &err);
-        status = r < 0 ? cli_fail_call(cli, verb, &err, failure) : follow(verb, client);
-        client_close(client);
-    } else {
-        status = cli_fail(verb, "%s", err.text);
-    }
-    free(text);
+    if (status != CLI_DONE)
+        return status;
+    status = follow(verb, client);
+    client_close(client);
     return status;
 }
 
@@ -167,11 +155,8 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_object_set_new(body, "stdin_base64", json_string(text));
         free(text);
     }
-    if (!cli->json) {
-        status = stream(cli, verb, args.items[0], body);
-        json_decref(body);
-        return status;
-    }
+    if (!cli->json)
+        return stream(cli, verb, args.items[0], body);
     char *path = cli_path("/v1/sandboxes/", args.items[0], "/exec");
     json_t *json = cli_call(cli, verb, "POST", path, body);
     free(path);
@@ -193,4 +178,4 @@ const struct verb verb_exec = {"exec", "exec NAME [options] [--] COMMAND [ARGUME
         "\n"
         "A single COMMAND is a line for /bin/bash; with ARGUMENTs each word stays as it is.\n"
         "With --json the whole result is printed when the command ends.\n",
-        run};
+        run, .takes = "s."};

@@ -70,4 +70,4 @@ const struct verb verb_fork = {"fork",
         "random bytes then\n"
         "\n"
         "The sandbox itself runs on. Either all children run, or none is left.\n",
-        run};
+        run, .takes = "s"};

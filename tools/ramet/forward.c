@@ -131,4 +131,4 @@ const struct verb verb_forward = {"forward", "forward NAME HOSTPORT:GUESTPORT",
         "Goes on until it is ended. HOSTPORT 0 takes a free one; PORT alone is PORT:PORT. It works with "
         "every network\n"
         "policy, `none` too: the bytes go through the daemon.\n",
-        run};
+        run, .takes = "s."};

@@ -7,12 +7,14 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, NULL, 0, 1, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 0, 2, 0, &args, &status))
         return status;
-    if (args.count == 1) {
+    if (args.count > 0) {
         const struct verb *wanted = cli_find_verb(args.items[0]);
         if (wanted == NULL)
             return cli_fail_usage(NULL, "there is no verb \"%s\"", args.items[0]);
+        if (args.count == 2)
+            return cli_run(cli, wanted, (char *[]){(char *)args.items[1], "--help", NULL});
         cli_help(wanted);
         return CLI_DONE;
     }
@@ -35,4 +37,5 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     return CLI_DONE;
 }
 
-const struct verb verb_help = {"help", "help [VERB]", "Say what there is, or more about a verb", NULL, run};
+const struct verb verb_help = {
+        "help", "help [VERB [PART]]", "Say what there is, or more about a verb", NULL, run};

@@ -2,6 +2,7 @@
 // Jobs: commands in a sandbox that go on when nobody looks.
 #include "tools/ramet/cli.h"
 #include "tools/ramet/output.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/shell_quote.h"
 #include "vmglue/json_fields.h"
 
@@ -21,15 +22,6 @@ static char *job_path(const char *sandbox, const char *job, const char *after)
     return whole;
 }
 
-static json_t *job_call(struct cli *cli, const struct verb *verb, const char *method, const char *sandbox,
-        const char *job, const char *after, json_t *body)
-{
-    char *path = job_path(sandbox, job, after);
-    json_t *json = cli_call(cli, verb, method, path, body);
-    free(path);
-    return json;
-}
-
 static const char *how_it_ended(const json_t *job, char *text, size_t size)
 {
     if (strcmp(json_fields_get_text(job, "state"), "running") == 0)
@@ -43,19 +35,12 @@ static const char *how_it_ended(const json_t *job, char *text, size_t size)
     return text;
 }
 
-static int print_job(struct cli *cli, json_t *json)
+static void print_job(const json_t *json)
 {
     char text[40];
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        printf("job %lld%s%s: %s\n", (long long)json_fields_get_int(json, "id"),
-                json_fields_get_text(json, "name")[0] != '\0' ? " " : "", json_fields_get_text(json, "name"),
-                how_it_ended(json, text, sizeof text));
-    json_decref(json);
-    return CLI_DONE;
+    printf("job %lld%s%s: %s\n", (long long)json_fields_get_int(json, "id"),
+            json_fields_get_text(json, "name")[0] != '\0' ? " " : "", json_fields_get_text(json, "name"),
+            how_it_ended(json, text, sizeof text));
 }
 
 static json_t *command_body(const struct verb *verb, const struct args *args)
@@ -92,27 +77,16 @@ static int start(struct cli *cli, const struct verb *verb, char **argv)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (texts[i].value != NULL)
             json_object_set_new(body, texts[i].field, json_string(texts[i].value));
-    return print_job(cli, job_call(cli, verb, "POST", args.items[0], NULL, "", body));
+    return resource_create(cli, verb, job_path(args.items[0], NULL, ""), body, print_job);
 }
 
-static int list(struct cli *cli, const struct verb *verb, char **argv)
+static void print_jobs(const json_t *list)
 {
     static const char *const heads[] = {"ID", "NAME", "STATE", "OUTPUT", "AGE", "COMMAND"};
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    json_t *json = job_call(cli, verb, "GET", args.items[0], NULL, "", NULL), *job;
-    size_t index;
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json) {
-        cli_print_json(json_object_get(json, "jobs"));
-        json_decref(json);
-        return CLI_DONE;
-    }
     struct table *table = table_create(6, heads);
-    json_array_foreach(json_object_get(json, "jobs"), index, job)
+    json_t *job;
+    size_t index;
+    json_array_foreach((json_t *)list, index, job)
     {
         char id[24], state[40];
         int64_t bytes = json_fields_get_int(json_object_get(job, "stdout"), "next_offset") +
@@ -124,8 +98,15 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
         table_add(table, cells);
     }
     table_print(table);
-    json_decref(json);
-    return CLI_DONE;
+}
+
+static int list(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    return resource_list(cli, verb, job_path(args.items[0], NULL, ""), "jobs", print_jobs);
 }
 
 static int show(struct cli *cli, const struct verb *verb, char **argv)
@@ -134,7 +115,7 @@ static int show(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
         return status;
-    return print_job(cli, job_call(cli, verb, "GET", args.items[0], args.items[1], "", NULL));
+    return resource_call(cli, verb, "GET", job_path(args.items[0], args.items[1], ""), NULL, print_job);
 }
 
 // Passes its exit status on.
@@ -145,12 +126,18 @@ static int wait_for(struct cli *cli, const struct verb *verb, char **argv)
     if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
         return status;
     for (;;) {
-        json_t *json = job_call(cli, verb, "GET", args.items[0], args.items[1], "?wait_secs=60", NULL);
+        char *path = job_path(args.items[0], args.items[1], "?wait_secs=60");
+        json_t *json = cli_call(cli, verb, "GET", path, NULL);
+        free(path);
         if (json == NULL)
             return CLI_FAILED;
         if (strcmp(json_fields_get_text(json, "state"), "running") != 0) {
             status = (int)json_fields_get_int(json, "exit_code");
-            print_job(cli, json);
+            if (cli->json)
+                cli_print_json(json);
+            else
+                print_job(json);
+            json_decref(json);
             return status;
         }
         json_decref(json);
@@ -199,21 +186,16 @@ static int logs(struct cli *cli, const struct verb *verb, char **argv)
     struct args_option options[] = {{"follow", 'f', ARGS_FLAG, &follow}, {0}};
     struct args args;
     struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
-    int status, http_status;
+    int status;
     if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
         return status;
     char *path = job_path(args.items[0], args.items[1],
             follow ? "/logs?encoding=base64&follow=1" : "/logs?encoding=base64");
-    int r = client_open(cli_server(cli), "GET", path, NULL, 0, &client, &err);
+    status = cli_begin(cli, verb, "GET", path, NULL, &client);
     free(path);
-    if (r < 0)
-        return cli_fail(verb, "%s", err.text);
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    status = r < 0 ? cli_fail_call(cli, verb, &err, failure) : show_events(verb, client);
+    if (status != CLI_DONE)
+        return status;
+    status = show_events(verb, client);
     client_close(client);
     return status;
 }
@@ -231,10 +213,8 @@ static int kill_job(struct cli *cli, const struct verb *verb, char **argv)
     json_t *signal = name == NULL                  ? json_string("TERM")
                      : end != name && *end == '\0' ? json_integer(number)
                                                    : json_string(name);
-    json_t *json = job_call(
-            cli, verb, "POST", args.items[0], args.items[1], "/signal", json_pack("{s:o}", "signal", signal));
-    json_decref(json);
-    return json == NULL ? CLI_FAILED : CLI_DONE;
+    return resource_call(cli, verb, "POST", job_path(args.items[0], args.items[1], "/signal"),
+            json_pack("{s:o}", "signal", signal), NULL);
 }
 
 static int remove_job(struct cli *cli, const struct verb *verb, char **argv)
@@ -245,29 +225,28 @@ static int remove_job(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
         return status;
-    json_t *json = job_call(cli, verb, "DELETE", args.items[0], args.items[1], force ? "?kill=1" : "", NULL);
-    json_decref(json);
-    return json == NULL ? CLI_FAILED : CLI_DONE;
+    char *folder = job_path(args.items[0], NULL, "/");
+    status = resource_remove(cli, verb, folder, args.items + 1, force ? "?kill=1" : "", false);
+    free(folder);
+    return status;
 }
 
 static const struct verb parts[] = {
         {"job start", "job start NAME [--name JOB] [options] [--] COMMAND [ARGUMENT...]", "Start a job", NULL,
-                start},
-        {"job ls", "job ls NAME", "The sandbox's jobs, newest first", NULL, list},
-        {"job show", "job show NAME JOB", "One job", NULL, show},
-        {"job wait", "job wait NAME JOB", "Wait for its end and pass its exit status on", NULL, wait_for},
+                start, .takes = "s."},
+        {"job ls", "job ls NAME", "The sandbox's jobs, newest first", NULL, list, .takes = "s"},
+        {"job show", "job show NAME JOB", "One job", NULL, show, .takes = "sj"},
+        {"job wait", "job wait NAME JOB", "Wait for its end and pass its exit status on", NULL, wait_for,
+                .takes = "sj"},
         {"job logs", "job logs NAME JOB [--follow]",
-                "What it wrote, as far as it is kept (the last MiB of each stream)", NULL, logs},
-        {"job kill", "job kill NAME JOB [--signal TERM]", "Signal all its processes", NULL, kill_job},
+                "What it wrote, as far as it is kept (the last MiB of each stream)", NULL, logs,
+                .takes = "sj"},
+        {"job kill", "job kill NAME JOB [--signal TERM]", "Signal all its processes", NULL, kill_job,
+                .takes = "sj"},
         {"job rm", "job rm NAME JOB [--force]", "Forget it and its log (with --force also while it runs)",
-                NULL, remove_job},
+                NULL, remove_job, .takes = "sj"},
         {0},
 };
-
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    return cli_run_part(cli, verb, parts, argv);
-}
 
 const struct verb verb_job = {"job", "job start|ls|show|wait|logs|kill|rm NAME ...",
         "Commands in a sandbox that go on when nobody looks",
@@ -280,4 +259,4 @@ const struct verb verb_job = {"job", "job start|ls|show|wait|logs|kill|rm NAME .
         "  job rm NAME JOB [--force]\n"
         "\n"
         "JOB is a job's id or name. Jobs outlive the daemon and go on in snapshots and forks.\n",
-        run};
+        .parts = parts};

@@ -3,6 +3,7 @@
 #include "tools/ramet/cli.h"
 #include "tools/ramet/network_option.h"
 #include "tools/ramet/life_options.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/sandbox_each.h"
 #include "tools/ramet/sandbox_print.h"
 #include "vmglue/json_fields.h"
@@ -17,7 +18,7 @@ static int run_pause(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
         return status;
-    return sandbox_each(cli, verb, &args, "POST", "/pause", "{}", false);
+    return sandbox_each(cli, verb, &args, "POST", "/pause", "{}");
 }
 
 static int run_resume(struct cli *cli, const struct verb *verb, char **argv)
@@ -26,24 +27,15 @@ static int run_resume(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
         return status;
-    return sandbox_each(cli, verb, &args, "POST", "/resume", "{}", false);
+    return sandbox_each(cli, verb, &args, "POST", "/resume", "{}");
 }
 
 // One call on one sandbox; prints the answer's sandbox. steals body.
 static int call_one(struct cli *cli, const struct verb *verb, const char *method, const char *name,
         const char *after, json_t *body)
 {
-    char *path = cli_path("/v1/sandboxes/", name, after);
-    json_t *json = cli_call(cli, verb, method, path, body);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        sandbox_print_line(json);
-    json_decref(json);
-    return CLI_DONE;
+    return resource_call(
+            cli, verb, method, cli_path("/v1/sandboxes/", name, after), body, sandbox_print_line);
 }
 
 static int run_restore(struct cli *cli, const struct verb *verb, char **argv)
@@ -132,21 +124,22 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
 const struct verb verb_pause = {"pause", "pause NAME...", "Let sandboxes stand still in memory",
         "Nothing in it runs until `ramet resume`; its ttl goes on. It can be snapshotted and forked "
         "meanwhile.\n",
-        run_pause};
-const struct verb verb_resume = {"resume", "resume NAME...", "Let paused sandboxes go on", NULL, run_resume};
+        run_pause, .takes = "s"};
+const struct verb verb_resume = {
+        "resume", "resume NAME...", "Let paused sandboxes go on", NULL, run_resume, .takes = "s"};
 const struct verb verb_restore = {"restore", "restore NAME SNAPSHOT",
         "Make a sandbox what a snapshot holds, in place",
         "Its disks and memory become the snapshot's; name, id, labels and limits stay. What it was is gone. "
         "One "
         "that\nis stopped stays so and goes on from the snapshot at its next start.\n",
-        run_restore};
+        run_restore, .takes = "sS"};
 const struct verb verb_promote = {"promote", "promote NAME [--name NEW] [--keep-siblings]",
         "Keep one branch of a fork and remove its siblings",
         "  -n, --name NEW     call it so; with its parent's name, the two swap names\n"
         "  --keep-siblings    remove nothing\n"
         "\n"
         "What was forked from the siblings goes with them. The parent stays.\n",
-        run_promote};
+        run_promote, .takes = "s"};
 const struct verb verb_update = {"update", "update NAME [options]",
         "Change a sandbox's name, limits, labels or environment",
         "  -n, --name NEW       rename it\n"
@@ -159,4 +152,4 @@ const struct verb verb_update = {"update", "update NAME [options]",
         "                       not allow end\n"
         "  -l, --label K=V      replaces all labels; may be given often\n"
         "  -e, --env K=V        replaces the environment of its commands; may be given often\n",
-        run_update};
+        run_update, .takes = "s"};

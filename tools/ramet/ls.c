@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/sandbox_print.h"
 
 #include <stdlib.h>
@@ -21,16 +22,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         free(more);
         path = joined;
     }
-    json_t *json = cli_call(cli, verb, "GET", path, NULL);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json_object_get(json, "sandboxes"));
-    else
-        sandbox_print_table(json_object_get(json, "sandboxes"));
-    json_decref(json);
-    return CLI_DONE;
+    return resource_list(cli, verb, path, "sandboxes", sandbox_print_table);
 }
 
 const struct verb verb_ls = {"ls", "ls [--state STATE] [--label K=V]", "List the sandboxes",

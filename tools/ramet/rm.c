@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
-#include "tools/ramet/sandbox_each.h"
+#include "tools/ramet/resource.h"
 
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
@@ -10,7 +10,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 4096, 0, &args, &status))
         return status;
-    return sandbox_each(cli, verb, &args, "DELETE", "", NULL, force);
+    return resource_remove(cli, verb, "/v1/sandboxes/", args.items, "", force);
 }
 
 const struct verb verb_rm = {"rm", "rm NAME... [--force]",
@@ -18,4 +18,4 @@ const struct verb verb_rm = {"rm", "rm NAME... [--force]",
         "  -f, --force   one that does not exist is no failure\n"
         "\n"
         "Snapshots and forks of a removed sandbox stay.\n",
-        run};
+        run, .takes = "s"};

@@ -213,27 +213,14 @@ static int follow(struct run_state *state, struct client *client)
     return cli_fail(state->verb, "%s", r < 0 ? err.text : "the daemon ended before the code did");
 }
 
-static int stream(struct cli *cli, struct run_state *state, const char *path, const json_t *body)
+static int stream(struct cli *cli, struct run_state *state, const char *path, json_t *body)
 {
     struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
-    int status, http_status;
-    char *text = json_dumps(body, JSON_COMPACT);
-    size_t size = strlen(text);
-    int r = client_open(cli_server(cli), "POST", path, "application/json", (int64_t)size, &client, &err);
-    if (r == 0) {
-        r = client_write(client, text, size, &err);
-        if (r == 0)
-            r = client_answer(client, &http_status, &err);
-        if (r == 0 && http_status >= 400)
-            r = client_error(client, http_status, &failure, &err);
-        status = r < 0 ? cli_fail_call(cli, state->verb, &err, failure) : follow(state, client);
-        client_close(client);
-    } else {
-        status = cli_fail(state->verb, "%s", err.text);
-    }
-    free(text);
+    int status = cli_begin(cli, state->verb, "POST", path, body, &client);
+    if (status != CLI_DONE)
+        return status;
+    status = follow(state, client);
+    client_close(client);
     return status;
 }
 
@@ -287,12 +274,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_object_set_new(body, "timeout_secs", json_real(seconds));
     char *sandbox = cli_path("/v1/sandboxes/", args.items[0], "/contexts/");
     char *path = cli_path(sandbox, context, cli->json ? "/run" : "/run/stream");
-    if (cli->json) {
-        status = whole(cli, &state, path, body);
-    } else {
-        status = stream(cli, &state, path, body);
-        json_decref(body);
-    }
+    status = cli->json ? whole(cli, &state, path, body) : stream(cli, &state, path, body);
     free(sandbox);
     free(path);
     return status;
@@ -310,4 +292,4 @@ const struct verb verb_run = {"run", "run NAME [options] [CODE | FILE.py | -]",
         "it reads standard input. Lines may be IPython's: %pip install, !command, await.\n"
         "The sandbox needs IPython: `ramet create NAME --from code-interpreter`.\n"
         "With --json the whole Execution is printed when the code ends.\n",
-        run};
+        run, .takes = "sf"};

@@ -9,7 +9,7 @@
 #include <string.h>
 
 int sandbox_each(struct cli *cli, const struct verb *verb, const struct args *args, const char *method,
-        const char *after, const char *body, bool missing_is_fine)
+        const char *after, const char *body)
 {
     int status = CLI_DONE;
     json_t *results = json_array();
@@ -20,17 +20,10 @@ int sandbox_each(struct cli *cli, const struct verb *verb, const struct args *ar
         int r = client_call(
                 cli_server(cli), method, path, body == NULL ? NULL : json_loads(body, 0, NULL), &json, &err);
         free(path);
-        const char *code = json_fields_get_text(json_object_get(json, "error"), "code");
-        if (r < 0 && missing_is_fine && strcmp(code, "sandbox.not_found") == 0) {
-            json_decref(json);
-            continue;
-        }
         if (r < 0) {
             status = cli_fail_call(cli, verb, &err, json);
             continue;
         }
-        if (json == NULL)
-            json = json_pack("{s:s, s:s}", "name", args->items[i], "state", "removed");
         if (!cli->json)
             sandbox_print_line(json);
         json_array_append_new(results, json);

@@ -5,6 +5,6 @@
 #include "tools/ramet/cli.h"
 
 // Calls METHOD /v1/sandboxes/NAME + after with `body` (JSON text or NULL) for all of args; goes on after a
-// failure. missing_is_fine: a sandbox that does not exist counts as done.
+// failure.
 int sandbox_each(struct cli *cli, const struct verb *verb, const struct args *args, const char *method,
-        const char *after, const char *body, bool missing_is_fine);
+        const char *after, const char *body);

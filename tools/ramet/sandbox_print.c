@@ -48,39 +48,6 @@ void sandbox_print_table(const json_t *list)
     table_print(table);
 }
 
-// before: what is put before each key.
-static void print_members(const char *before, const json_t *object)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        int width = 16 - (int)strlen(before);
-        if (strcmp(key, "memory") == 0 && json_is_object(value)) {
-            print_members("memory ", value);
-            continue;
-        }
-        if (json_is_null(value))
-            continue;
-        printf("%s", before);
-        if (json_is_string(value)) {
-            printf("%-*s %s\n", width, key, json_string_value(value));
-        } else if (json_is_integer(value) && strstr(key, "bytes") != NULL) {
-            printf("%-*s %lld (%s)\n", width, key, (long long)json_integer_value(value),
-                    output_size((uint64_t)json_integer_value(value)));
-        } else {
-            char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-            printf("%-*s %s\n", width, key, text);
-            free(text);
-        }
-    }
-}
-
-void sandbox_print_details(const json_t *object)
-{
-    print_members("", object);
-}
-
 void sandbox_print_snapshots(const json_t *list)
 {
     static const char *const heads[] = {"NAME", "KIND", "STATE", "OF", "SIZE", "NEW", "PAUSE", "AGE"};

@@ -4,7 +4,6 @@
 
 #include "vmglue/json.h"
 
-void sandbox_print_line(const json_t *sandbox);   // one sentence, after a change
-void sandbox_print_table(const json_t *list);     // of sandboxes
-void sandbox_print_details(const json_t *object); // "name: value" lines of any object
+void sandbox_print_line(const json_t *sandbox); // one sentence, after a change
+void sandbox_print_table(const json_t *list);   // of sandboxes
 void sandbox_print_snapshots(const json_t *list);

@@ -306,4 +306,4 @@ const struct verb verb_shell = {"shell", "shell NAME [options] [--] [COMMAND [AR
         "exit\n"
         "status is passed on. When the connection breaks the shell there gets SIGHUP, as when a line is hung "
         "up.\n",
-        run};
+        run, .takes = "s."};

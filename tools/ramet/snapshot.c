@@ -3,12 +3,19 @@
 // so `ramet snapshot ls` can only mean the list, and is the same as `ramet snapshots`.
 #include "tools/ramet/cli.h"
 #include "tools/ramet/output.h"
-#include "tools/ramet/sandbox_print.h"
+#include "tools/ramet/resource.h"
 #include "vmglue/json_fields.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+static void print(const json_t *json)
+{
+    printf("%s: %s, paused for %s, %s new\n", json_fields_get_text(json, "name"),
+            json_fields_get_text(json, "state"),
+            output_ms(json_number_value(json_object_get(json, "pause_ms"))),
+            output_size((uint64_t)json_fields_get_int(json, "new_bytes")));
+}
 
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
@@ -32,20 +39,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_object_set_new(body, "name", json_string(name));
     if (pairs != NULL)
         json_object_set_new(body, "labels", pairs);
-    char *path = cli_path("/v1/sandboxes/", args.items[0], "/snapshots");
-    json_t *json = cli_create(cli, verb, path, body);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        printf("%s: %s, paused for %s, %s new\n", json_fields_get_text(json, "name"),
-                json_fields_get_text(json, "state"),
-                output_ms(json_number_value(json_object_get(json, "pause_ms"))),
-                output_size((uint64_t)json_fields_get_int(json, "new_bytes")));
-    json_decref(json);
-    return CLI_DONE;
+    return resource_create(cli, verb, cli_path("/v1/sandboxes/", args.items[0], "/snapshots"), body, print);
 }
 
 const struct verb verb_snapshot = {"snapshot",
@@ -60,4 +54,4 @@ const struct verb verb_snapshot = {"snapshot",
         "The sandbox runs on. `ramet snapshots` lists snapshots, shows and removes them (so do `ramet "
         "snapshot ls`, `show`\n"
         "and `rm`: no sandbox can have such a name).\n",
-        run};
+        run, .takes = "s"};

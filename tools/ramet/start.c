@@ -10,9 +10,9 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 4096, 0, &args, &status))
         return status;
-    return sandbox_each(cli, verb, &args, "POST", "/start", cold ? "{\"cold\":true}" : "{}", false);
+    return sandbox_each(cli, verb, &args, "POST", "/start", cold ? "{\"cold\":true}" : "{}");
 }
 
 const struct verb verb_start = {"start", "start NAME... [--cold]",
         "Let stopped sandboxes go on where they were",
-        "  --cold   forget the memory and boot from the disk\n", run};
+        "  --cold   forget the memory and boot from the disk\n", run, .takes = "s"};

@@ -16,11 +16,11 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     snprintf(body, sizeof body, "{\"memory\":%s,\"force\":%s}", disk_only ? "false" : "true",
             force ? "true" : "false");
-    return sandbox_each(cli, verb, &args, "POST", "/stop", body, false);
+    return sandbox_each(cli, verb, &args, "POST", "/stop", body);
 }
 
 const struct verb verb_stop = {"stop", "stop NAME... [--disk-only] [--force]",
         "Stop sandboxes and keep memory and disk",
         "  --disk-only   sync the file systems and keep the disk alone: the next start boots\n"
         "  -f, --force   also when the guest does not answer; with --disk-only as a power cut would\n",
-        run};
+        run, .takes = "s"};

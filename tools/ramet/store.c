@@ -29,21 +29,18 @@ static int init(struct cli *cli, const struct verb *verb, char **argv)
     return status;
 }
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    static const struct verb parts[] = {
-            {"store init", "store init [DIR] [--log-budget SIZE] [--log-file SIZE]", NULL, NULL, init},
-            {"store stat", "store stat", NULL, NULL, store_stat_verb},
-            {"store check", "store check [DIR] [--rebuild-catalog]", NULL, NULL, store_check_verb},
-            {"store gc", "store gc [--recompress]", NULL, NULL, store_gc_verb},
-            {"store scrub", "store scrub", NULL, NULL, store_scrub_verb},
-            {"store seal", "store seal", NULL, NULL, store_seal_verb},
-            {"store export", "store export NAME... FILE", NULL, NULL, store_export_verb},
-            {"store import", "store import FILE [--prefix TEXT]", NULL, NULL, store_import_verb},
-            {0},
-    };
-    return cli_run_part(cli, verb, parts, argv);
-}
+static const struct verb parts[] = {
+        {"store init", "store init [DIR] [--log-budget SIZE] [--log-file SIZE]", NULL, NULL, init,
+                .takes = "f"},
+        {"store stat", "store stat", NULL, NULL, store_stat_verb, .takes = "."},
+        {"store check", "store check [DIR] [--rebuild-catalog]", NULL, NULL, store_check_verb, .takes = "f"},
+        {"store gc", "store gc [--recompress]", NULL, NULL, store_gc_verb, .takes = "."},
+        {"store scrub", "store scrub", NULL, NULL, store_scrub_verb, .takes = "."},
+        {"store seal", "store seal", NULL, NULL, store_seal_verb, .takes = "."},
+        {"store export", "store export NAME... FILE", NULL, NULL, store_export_verb, .takes = "vf"},
+        {"store import", "store import FILE [--prefix TEXT]", NULL, NULL, store_import_verb, .takes = "f"},
+        {0},
+};
 
 const struct verb verb_store = {"store", "store init|stat|check|gc|scrub|seal|export|import ...",
         "The store as a whole: make one, its space, its health, archives",
@@ -67,4 +64,17 @@ const struct verb verb_store = {"store", "store init|stat|check|gc|scrub|seal|ex
         "    --prefix TEXT                put before every name\n"
         "\n"
         "check and scrub end with status 1 when they find damage.\n",
-        run};
+        .parts = parts};
+
+const struct verb verb_export = {"export", "export NAME... FILE",
+        "Write volumes and snapshots, with all they consist of, into one file",
+        "FILE - is standard output. The same as `ramet store export`. What they share is in the file once;\n"
+        "`ramet import` puts all of it into any store.\n",
+        store_export_verb, .takes = "vf"};
+const struct verb verb_import = {"import", "import FILE [--prefix TEXT]",
+        "Put everything that such a file holds into the store, or nothing",
+        "  --prefix TEXT   put before every name\n"
+        "\n"
+        "FILE - is standard input. The same as `ramet store import`. Nothing is there before all was "
+        "verified.\n",
+        store_import_verb, .takes = "f"};

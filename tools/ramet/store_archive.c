@@ -16,37 +16,14 @@
 static int start_export(
         struct cli *cli, const struct verb *verb, const struct args *args, struct client **ret_client)
 {
-    struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL, *names = json_array();
-    int http_status;
+    json_t *names = json_array();
     for (unsigned i = 0; i + 1 < args->count; i++) {
         if (json_array_append_new(names, json_string(args->items[i])) == 0)
             continue;
         json_decref(names);
         return cli_fail(verb, "\"%s\" is no name", args->items[i]);
     }
-    json_t *body = json_pack("{s:o}", "names", names);
-    char *text = json_dumps(body, JSON_COMPACT);
-    json_decref(body);
-    int r = client_open(cli_server(cli), "POST", "/v1/store/export", "application/json",
-            (int64_t)strlen(text), &client, &err);
-    if (r < 0) {
-        free(text);
-        return cli_fail(verb, "%s", err.text);
-    }
-    r = client_write(client, text, strlen(text), &err);
-    free(text);
-    if (r == 0)
-        r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    if (r < 0) {
-        client_close(client);
-        return cli_fail_call(cli, verb, &err, failure);
-    }
-    *ret_client = client;
-    return CLI_DONE;
+    return cli_begin(cli, verb, "POST", "/v1/store/export", json_pack("{s:o}", "names", names), ret_client);
 }
 
 static int receive_file(const struct verb *verb, struct client *client, const char *path, uint64_t *ret_bytes)
@@ -121,35 +98,13 @@ static void print_imported(const json_t *json)
 static int send_archive(struct cli *cli, const struct verb *verb, int fd, uint64_t size, const char *name,
         const char *prefix, json_t **ret_json)
 {
-    struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
-    char *path = prefix == NULL ? strdup("/v1/store/import")
-                                : cli_path("/v1/store/import?prefix=", prefix, ""),
-         *text = NULL;
-    size_t text_size;
-    int http_status;
-    int r = client_open(cli_server(cli), "POST", path, "application/octet-stream", -1, &client, &err);
+    char *path =
+            prefix == NULL ? strdup("/v1/store/import") : cli_path("/v1/store/import?prefix=", prefix, "");
+    int status = stream_upload(cli, verb, "POST", path, fd, size, name, ret_json);
     free(path);
-    if (r < 0)
-        return cli_fail(verb, "%s", err.text);
-    int status = stream_send(verb, client, fd, size, name);
-    if (status != CLI_DONE) {
-        client_close(client); // it broke off: the daemon keeps nothing
-        return status;
-    }
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    else if (r == 0 && (r = client_read_all(client, &text, &text_size, &err)) == 0 &&
-             (*ret_json = json_loadb(text, text_size, JSON_ALLOW_NUL, NULL)) == NULL)
-        r = error_set(&err, -EPROTO, "the daemon's answer is no JSON");
-    free(text);
-    client_close(client);
-    if (r == 0)
-        return CLI_DONE;
-    error_prefix(&err, "%s", strcmp(name, "-") == 0 ? "standard input" : name);
-    return cli_fail_call(cli, verb, &err, failure);
+    if (status == CLI_DONE && *ret_json == NULL)
+        status = cli_fail(verb, "the daemon's answer is no JSON");
+    return status;
 }
 
 int store_import_verb(struct cli *cli, const struct verb *verb, char **argv)

@@ -39,6 +39,36 @@ int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t
     return status;
 }
 
+int stream_upload(struct cli *cli, const struct verb *verb, const char *method, const char *path, int fd,
+        uint64_t size, const char *name, json_t **ret_json)
+{
+    struct client *client;
+    struct error err = {0};
+    char *text = NULL;
+    size_t text_size = 0;
+    // Chunked, so that a file that shrinks meanwhile ends the call, and not the daemon's patience.
+    int r = client_open(cli_server(cli), method, path, "application/octet-stream", -1, &client, &err);
+    if (r < 0)
+        return cli_fail_call(cli, verb, &err, NULL);
+    int status = stream_send(verb, client, fd, size, name);
+    if (status == CLI_DONE) {
+        json_t *failure = NULL;
+        int http_status;
+        r = client_answer(client, &http_status, &err);
+        if (r == 0 && http_status >= 400)
+            r = client_error(client, http_status, &failure, &err);
+        else if (r == 0)
+            r = client_read_all(client, &text, &text_size, &err);
+        error_prefix(&err, "%s", strcmp(name, "-") == 0 ? "standard input" : name);
+        status = r < 0 ? cli_fail_call(cli, verb, &err, failure) : CLI_DONE;
+    }
+    client_close(client);
+    if (status == CLI_DONE)
+        *ret_json = text_size == 0 ? NULL : json_loadb(text, text_size, JSON_ALLOW_NUL, NULL);
+    free(text);
+    return status;
+}
+
 int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
         struct progress *progress, uint64_t *ret_bytes)
 {

@@ -8,6 +8,10 @@
 // Everything from fd into the body. size 0 = unknown. Returns CLI_DONE also when the daemon took no more: its
 // answer says why. `name` is for sentences; "-" is standard input.
 int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name);
+// A whole call whose body is what fd gives (size 0 = unknown). *ret_json: the answer, NULL when it is empty.
+// When this breaks off, the daemon keeps nothing.
+int stream_upload(struct cli *cli, const struct verb *verb, const char *method, const char *path, int fd,
+        uint64_t size, const char *name, json_t **ret_json);
 // The rest of the answer into fd. `progress` may be NULL.
 int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
         struct progress *progress, uint64_t *ret_bytes);

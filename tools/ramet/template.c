@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Templates: build, list, show, remove, logs.
 #include "tools/ramet/output.h"
-#include "tools/ramet/sandbox_print.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/template_build.h"
 #include "vmglue/json_fields.h"
 
@@ -46,10 +46,9 @@ static void print_waiting(const json_t *builds)
 
 static int list(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 0, 0, 0, &args, &status))
         return status;
     json_t *json = cli_call(cli, verb, "GET", "/v1/templates", NULL), *builds = NULL;
     if (json == NULL)
@@ -68,85 +67,54 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
 
 static int show(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
         return status;
-    char *path = cli_path("/v1/templates/", args.items[0], "");
-    json_t *json = cli_call(cli, verb, "GET", path, NULL);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        sandbox_print_details(json);
-    json_decref(json);
-    return CLI_DONE;
+    return resource_call(
+            cli, verb, "GET", cli_path("/v1/templates/", args.items[0], ""), NULL, resource_print_details);
 }
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 4096, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
         return status;
-    for (unsigned i = 0; i < args.count; i++) {
-        char *path = cli_path("/v1/templates/", args.items[i], "");
-        json_t *json = cli_call(cli, verb, "DELETE", path, NULL);
-        free(path);
-        if (json == NULL)
-            status = CLI_FAILED;
-        else if (!cli->json)
-            printf("%s: removed\n", args.items[i]);
-        json_decref(json);
-    }
-    return status;
+    return resource_remove(cli, verb, "/v1/templates/", args.items, "", false);
+}
+
+static void print_log(const json_t *json)
+{
+    fputs(json_fields_get_text(json, "log"), stdout);
+}
+
+static void print_cancelled(const json_t *json)
+{
+    printf("%s: %s\n", json_fields_get_text(json, "id"),
+            json_fields_get_bool(json, "cancelled") ? "cancelled" : "had ended");
 }
 
 static int show_log(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
         return status;
     bool is_build = strncmp(args.items[0], "bld_", 4) == 0;
     char *path = cli_path(
             is_build ? "/v1/templates/builds/" : "/v1/templates/", args.items[0], is_build ? "" : "/log");
-    json_t *json = cli_call(cli, verb, "GET", path, NULL);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        fputs(json_fields_get_text(json, "log"), stdout);
-    json_decref(json);
-    return CLI_DONE;
+    return resource_call(cli, verb, "GET", path, NULL, print_log);
 }
 
 static int cancel(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
         return status;
-    char *path = cli_path("/v1/templates/builds/", args.items[0], "");
-    json_t *json = cli_call(cli, verb, "DELETE", path, NULL);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        printf("%s: %s\n", args.items[0],
-                json_fields_get_bool(json, "cancelled") ? "cancelled" : "had ended");
-    json_decref(json);
-    return CLI_DONE;
+    return resource_call(
+            cli, verb, "DELETE", cli_path("/v1/templates/builds/", args.items[0], ""), NULL, print_cancelled);
 }
 
 static const struct verb parts[] = {
@@ -174,19 +142,16 @@ static const struct verb parts[] = {
                 "\n"
                 "The log goes to standard error. Interrupted, the build is cancelled and nothing of it is "
                 "left.\n",
-                template_build},
-        {"template ls", "template ls", "List templates", "", list},
-        {"template show", "template show NAME", "Show a template", "", show},
-        {"template log", "template log NAME|BUILD", "Print the log of the build that made it", "", show_log},
-        {"template cancel", "template cancel BUILD", "Give up a build that waits or runs", "", cancel},
+                template_build, .takes = "."},
+        {"template ls", "template ls", "List templates", "", list, .takes = "."},
+        {"template show", "template show NAME", "Show a template", "", show, .takes = "t"},
+        {"template log", "template log NAME|BUILD", "Print the log of the build that made it", "", show_log,
+                .takes = "t"},
+        {"template cancel", "template cancel BUILD", "Give up a build that waits or runs", "", cancel,
+                .takes = "."},
         {"template rm", "template rm NAME...", "Remove templates; what was made from them stays", "",
-                remove_all},
+                remove_all, .takes = "t"},
         {0}};
-
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    return cli_run_part(cli, verb, parts, argv);
-}
 
 const struct verb verb_template = {"template", "template build|ls|show|log|cancel|rm ...",
         "Build and manage templates: machines that sandboxes go on from",
@@ -199,4 +164,4 @@ const struct verb verb_template = {"template", "template build|ls|show|log|cance
         "\n"
         "A template is a machine that was booted, answered and was captured: `ramet create --from NAME` goes "
         "on from it.\n",
-        run};
+        .parts = parts};

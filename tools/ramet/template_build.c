@@ -114,39 +114,21 @@ static int make_body(struct build *build, const char *name)
 // Sends a file (or "-", standard input) and puts the upload's id into the body.
 static int send_file(struct build *build, const char *field, const char *name)
 {
-    struct cli *cli = build->cli;
-    struct client *client;
-    struct error err = {0};
     struct stat st;
     bool from_stdin = strcmp(name, "-") == 0;
-    int fd = from_stdin ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC), http_status;
-    char *text = NULL;
-    size_t size = 0;
+    int fd = from_stdin ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC);
     json_t *json = NULL;
     if (fd < 0 || fstat(fd, &st) < 0)
         return cli_fail(build->verb, "%s cannot be read: %s", name, strerror(errno));
-    if (S_ISDIR(st.st_mode))
-        return cli_fail(build->verb, "%s is a folder; make an archive of it: tar -C %s -c .", name, name);
-    int64_t length = S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
-    int r = client_open(cli_server(cli), "PUT", "/v1/templates/uploads", "application/octet-stream", length,
-            &client, &err);
-    int status = r < 0 ? cli_fail(build->verb, "%s", err.text)
-                       : stream_send(build->verb, client, fd, length < 0 ? 0 : (uint64_t)length, name);
+    int status = S_ISDIR(st.st_mode)
+                         ? cli_fail(build->verb, "%s is a folder; make an archive of it: tar -C %s -c .",
+                                   name, name)
+                         : stream_upload(build->cli, build->verb, "PUT", "/v1/templates/uploads", fd,
+                                   S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0, name, &json);
     if (!from_stdin)
         close(fd);
-    if (r == 0 && status == CLI_DONE) {
-        r = client_answer(client, &http_status, &err);
-        if (r == 0 && http_status >= 400)
-            r = client_error(client, http_status, &json, &err);
-        else if (r == 0 && (r = client_read_all(client, &text, &size, &err)) == 0)
-            json = json_loadb(text, size, 0, NULL);
-        if (r < 0)
-            return client_close(client), cli_fail_call(cli, build->verb, &err, json);
+    if (status == CLI_DONE)
         set_text(build->body, field, json_fields_get_text(json, "upload"));
-    }
-    if (r == 0)
-        client_close(client);
-    free(text);
     json_decref(json);
     return status;
 }
@@ -207,16 +189,11 @@ static json_t *follow(struct build *build)
     struct error err = {0};
     json_t *data, *ended = NULL;
     char *event, *path = cli_path("/v1/templates/builds/", build->id, "/logs?follow=1");
-    int http_status, r = client_open(cli_server(build->cli), "GET", path, NULL, 0, &client, &err);
+    int status = cli_begin(build->cli, build->verb, "GET", path, NULL, &client);
     free(path);
-    if (r < 0) {
-        cli_fail(build->verb, "%s", err.text);
+    if (status != CLI_DONE)
         return NULL;
-    }
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &ended, &err);
-    while (r == 0 && client_event(client, &event, &data, &err) > 0) {
+    while (client_event(client, &event, &data, &err) > 0) {
         if (strcmp(event, "log") == 0)
             fputs(json_fields_get_text(data, "text"), stderr);
         else if (strcmp(event, "build") == 0)
@@ -225,12 +202,10 @@ static json_t *follow(struct build *build)
         json_decref(data);
     }
     client_close(client);
-    if (r == 0 && ended == NULL)
+    if (ended == NULL)
         cli_fail(build->verb, "%s",
                 err.text[0] != '\0' ? err.text : "the daemon ended, and the build with it");
-    else if (r < 0)
-        cli_fail_call(build->cli, build->verb, &err, ended);
-    return r < 0 ? NULL : ended;
+    return ended;
 }
 
 static int report(struct build *build, json_t *json)

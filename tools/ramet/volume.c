@@ -3,34 +3,18 @@
 #include "tools/ramet/volume.h"
 
 #include "tools/ramet/output.h"
-#include "tools/ramet/sandbox_print.h"
+#include "tools/ramet/resource.h"
 #include "vmglue/json_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int print_volume(struct cli *cli, json_t *json)
+static void print_volume(const json_t *json)
 {
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        printf("%s: %s (%lld bytes)\n", json_fields_get_text(json, "name"),
-                output_size((uint64_t)json_fields_get_int(json, "size_bytes")),
-                (long long)json_fields_get_int(json, "size_bytes"));
-    json_decref(json);
-    return CLI_DONE;
-}
-
-static json_t *call_named(struct cli *cli, const struct verb *verb, const char *method, const char *name,
-        const char *after, json_t *body)
-{
-    char *path = cli_path("/v1/volumes/", name, after);
-    json_t *json = cli_call(cli, verb, method, path, body);
-    free(path);
-    return json;
+    printf("%s: %s (%lld bytes)\n", json_fields_get_text(json, "name"),
+            output_size((uint64_t)json_fields_get_int(json, "size_bytes")),
+            (long long)json_fields_get_int(json, "size_bytes"));
 }
 
 static int parse_size(const struct verb *verb, const char *text, uint64_t *ret_bytes)
@@ -49,31 +33,17 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     if (parse_size(verb, args.items[1], &size) != CLI_DONE)
         return CLI_USAGE;
-    return print_volume(
-            cli, cli_call(cli, verb, "POST", "/v1/volumes",
-                         json_pack("{s:s, s:I}", "name", args.items[0], "size_bytes", (json_int_t)size)));
+    return resource_create(cli, verb, strdup("/v1/volumes"),
+            json_pack("{s:s, s:I}", "name", args.items[0], "size_bytes", (json_int_t)size), print_volume);
 }
 
-static int list(struct cli *cli, const struct verb *verb, char **argv)
+static void print_volumes(const json_t *list)
 {
     static const char *const heads[] = {"NAME", "KIND", "SIZE", "BYTES", "PARENT", "AGE"};
-    bool all = false;
-    struct args_option options[] = {{"all", 'a', ARGS_FLAG, &all}, {0}};
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
-        return status;
-    json_t *json = cli_call(cli, verb, "GET", all ? "/v1/volumes?all=1" : "/v1/volumes", NULL), *volume;
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json) {
-        cli_print_json(json_object_get(json, "volumes"));
-        json_decref(json);
-        return CLI_DONE;
-    }
     struct table *table = table_create(6, heads);
+    json_t *volume;
     size_t i;
-    json_array_foreach(json_object_get(json, "volumes"), i, volume)
+    json_array_foreach((json_t *)list, i, volume)
     {
         char bytes[32];
         snprintf(bytes, sizeof bytes, "%lld", (long long)json_fields_get_int(volume, "size_bytes"));
@@ -86,8 +56,18 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
         table_add(table, cells);
     }
     table_print(table);
-    json_decref(json);
-    return CLI_DONE;
+}
+
+static int list(struct cli *cli, const struct verb *verb, char **argv)
+{
+    bool all = false;
+    struct args_option options[] = {{"all", 'a', ARGS_FLAG, &all}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+        return status;
+    return resource_list(
+            cli, verb, strdup(all ? "/v1/volumes?all=1" : "/v1/volumes"), "volumes", print_volumes);
 }
 
 static int show(struct cli *cli, const struct verb *verb, char **argv)
@@ -96,32 +76,23 @@ static int show(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
         return status;
-    json_t *json = call_named(cli, verb, "GET", args.items[0], "", NULL);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        sandbox_print_details(json);
-    json_decref(json);
-    return CLI_DONE;
+    return resource_call(
+            cli, verb, "GET", cli_path("/v1/volumes/", args.items[0], ""), NULL, resource_print_details);
 }
 
-// VERB VOLUME NAME: a call about the volume that carries the name.
-static int call_with_name(
-        struct cli *cli, const struct verb *verb, char **argv, const char *method, const char *after)
+static int fork_volume(struct cli *cli, const struct verb *verb, char **argv)
 {
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
         return status;
-    return print_volume(cli,
-            call_named(cli, verb, method, args.items[0], after, json_pack("{s:s}", "name", args.items[1])));
+    return resource_create(cli, verb, cli_path("/v1/volumes/", args.items[0], "/fork"),
+            json_pack("{s:s}", "name", args.items[1]), print_volume);
 }
 
-static int fork_volume(struct cli *cli, const struct verb *verb, char **argv)
+static void print_snapshot(const json_t *json)
 {
-    return call_with_name(cli, verb, argv, "POST", "/fork");
+    printf("%s: %s\n", json_fields_get_text(json, "name"), json_fields_get_text(json, "state"));
 }
 
 static int snapshot(struct cli *cli, const struct verb *verb, char **argv)
@@ -131,15 +102,8 @@ static int snapshot(struct cli *cli, const struct verb *verb, char **argv)
     if (!cli_parse(cli, verb, argv, NULL, 1, 2, 0, &args, &status))
         return status;
     json_t *body = args.count == 2 ? json_pack("{s:s}", "name", args.items[1]) : json_object();
-    json_t *json = call_named(cli, verb, "POST", args.items[0], "/snapshots", body);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        printf("%s: %s\n", json_fields_get_text(json, "name"), json_fields_get_text(json, "state"));
-    json_decref(json);
-    return CLI_DONE;
+    return resource_create(
+            cli, verb, cli_path("/v1/volumes/", args.items[0], "/snapshots"), body, print_snapshot);
 }
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
@@ -148,15 +112,7 @@ static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
         return status;
-    for (unsigned i = 0; i < args.count; i++) {
-        json_t *json = call_named(cli, verb, "DELETE", args.items[i], "", NULL);
-        if (json == NULL)
-            status = CLI_FAILED;
-        else if (!cli->json)
-            printf("%s: removed\n", args.items[i]);
-        json_decref(json);
-    }
-    return status;
+    return resource_remove(cli, verb, "/v1/volumes/", args.items, "", false);
 }
 
 static int resize(struct cli *cli, const struct verb *verb, char **argv)
@@ -168,35 +124,37 @@ static int resize(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     if (parse_size(verb, args.items[1], &size) != CLI_DONE)
         return CLI_USAGE;
-    return print_volume(cli, call_named(cli, verb, "PATCH", args.items[0], "",
-                                     json_pack("{s:I}", "size_bytes", (json_int_t)size)));
+    return resource_call(cli, verb, "PATCH", cli_path("/v1/volumes/", args.items[0], ""),
+            json_pack("{s:I}", "size_bytes", (json_int_t)size), print_volume);
 }
 
 static int rename_volume(struct cli *cli, const struct verb *verb, char **argv)
 {
-    return call_with_name(cli, verb, argv, "PATCH", "");
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+        return status;
+    return resource_call(cli, verb, "PATCH", cli_path("/v1/volumes/", args.items[0], ""),
+            json_pack("{s:s}", "name", args.items[1]), print_volume);
 }
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    static const struct verb parts[] = {
-            {"volume import", "volume import NAME FILE [--format raw|qcow2] [--size BYTES]", NULL, NULL,
-                    volume_import},
-            {"volume export", "volume export NAME FILE [--format raw|qcow2]", NULL, NULL, volume_export},
-            {"volume create", "volume create NAME SIZE", NULL, NULL, create},
-            {"volume ls", "volume ls [--all]", NULL, NULL, list},
-            {"volume show", "volume show NAME", NULL, NULL, show},
-            {"volume fork", "volume fork VOLUME|SNAPSHOT NEW", NULL, NULL, fork_volume},
-            {"volume snapshot", "volume snapshot VOLUME [SNAPSHOT]", NULL, NULL, snapshot},
-            {"volume rm", "volume rm NAME...", NULL, NULL, remove_all},
-            {"volume resize", "volume resize NAME SIZE", NULL, NULL, resize},
-            {"volume rename", "volume rename NAME NEW", NULL, NULL, rename_volume},
-            {"volume diff", "volume diff OLDER NEWER", NULL, NULL, volume_diff},
-            {"volume map", "volume map NAME", NULL, NULL, volume_map},
-            {0},
-    };
-    return cli_run_part(cli, verb, parts, argv);
-}
+static const struct verb parts[] = {
+        {"volume import", "volume import NAME FILE [--format raw|qcow2] [--size BYTES]", NULL, NULL,
+                volume_import, .takes = ".f"},
+        {"volume export", "volume export NAME FILE [--format raw|qcow2]", NULL, NULL, volume_export,
+                .takes = "vf"},
+        {"volume create", "volume create NAME SIZE", NULL, NULL, create, .takes = "."},
+        {"volume ls", "volume ls [--all]", NULL, NULL, list},
+        {"volume show", "volume show NAME", NULL, NULL, show, .takes = "v"},
+        {"volume fork", "volume fork VOLUME|SNAPSHOT NEW", NULL, NULL, fork_volume, .takes = "v."},
+        {"volume snapshot", "volume snapshot VOLUME [SNAPSHOT]", NULL, NULL, snapshot, .takes = "v."},
+        {"volume rm", "volume rm NAME...", NULL, NULL, remove_all, .takes = "v"},
+        {"volume resize", "volume resize NAME SIZE", NULL, NULL, resize, .takes = "v."},
+        {"volume rename", "volume rename NAME NEW", NULL, NULL, rename_volume, .takes = "v."},
+        {"volume diff", "volume diff OLDER NEWER", NULL, NULL, volume_diff, .takes = "v"},
+        {"volume map", "volume map NAME", NULL, NULL, volume_map, .takes = "v"},
+        {0},
+};
 
 const struct verb verb_volume = {"volume",
         "volume import|export|create|ls|show|fork|snapshot|rm|resize|rename|diff|map ...",
@@ -220,4 +178,4 @@ const struct verb verb_volume = {"volume",
         "read-only:\n"
         "volumes and snapshots share their names. NAME/disk is the disk of a sandbox.\n"
         "An import is durable when this returns 0, and nothing is left of one that failed.\n",
-        run};
+        .parts = parts};

@@ -43,53 +43,50 @@ static int with_lease(const struct export *export, int64_t *ret_size)
 {
     struct client *lease = NULL;
     struct error err = {0};
-    json_t *failure = NULL, *ready = NULL, *body = json_pack("{s:s}", "name", export->name);
-    char *event = NULL, *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
-    int http_status = 0, status = CLI_FAILED;
-    json_decref(body);
-    if (text == NULL)
+    json_t *ready = NULL, *body = json_pack("{s:s}", "name", export->name);
+    char *event = NULL;
+    if (body == NULL)
         return cli_fail(export->verb, "\"%s\" is no name", export->name);
-    int r = client_open(cli_server(export->cli), "POST", "/v1/exports", "application/json",
-            (int64_t)strlen(text), &lease, &err);
-    if (r == 0)
-        r = client_write(lease, text, strlen(text), &err);
-    if (r == 0)
-        r = client_answer(lease, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(lease, http_status, &failure, &err);
-    if (r == 0 && (r = client_event(lease, &event, &ready, &err)) == 0)
-        r = error_set(&err, -EPIPE, "the daemon ended");
-    if (r < 0) {
-        cli_fail_call(export->cli, export->verb, &err, failure);
+    int status = cli_begin(export->cli, export->verb, "POST", "/v1/exports", body, &lease);
+    if (status != CLI_DONE)
+        return status;
+    int r = client_event(lease, &event, &ready, &err);
+    if (r <= 0) {
+        status = cli_fail(export->verb, "%s", r < 0 ? err.text : "the daemon ended");
     } else {
         *ret_size = json_fields_get_int(ready, "size_bytes");
         status = copy(export, ready, client_fd(lease));
     }
-    free(text);
     free(event);
     json_decref(ready);
     client_close(lease);
     return status;
 }
 
-static int to_stdout(struct cli *cli, const struct verb *verb, const char *name)
+// The raw bytes, as a stream: into a pipe, or from another host, whose sockets are not here.
+static int stream_out(const struct export *export, int64_t *ret_size)
 {
+    struct progress progress = {.what = export->name};
     struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
-    uint64_t bytes;
-    int http_status, status;
-    char *path = cli_path("/v1/volumes/", name, "/content");
-    int r = client_open(cli_server(cli), "GET", path, NULL, 0, &client, &err);
+    struct stream_file file;
+    uint64_t bytes = 0;
+    bool to_pipe = strcmp(export->file, "-") == 0;
+    char *path = cli_path("/v1/volumes/", export->name, "/content");
+    int status = cli_begin(export->cli, export->verb, "GET", path, NULL, &client);
     free(path);
-    if (r < 0)
-        return cli_fail(verb, "%s", err.text);
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    status = r < 0 ? cli_fail_call(cli, verb, &err, failure)
-                   : stream_receive(verb, client, STDOUT_FILENO, "standard output", NULL, &bytes);
+    if (status != CLI_DONE)
+        return status;
+    if (to_pipe)
+        status = stream_receive(export->verb, client, STDOUT_FILENO, "standard output", NULL, &bytes);
+    else if ((status = stream_file_create(export->verb, export->file, &file)) == CLI_DONE) {
+        status = stream_receive(export->verb, client, file.fd, export->file, &progress, &bytes);
+        if (status == CLI_DONE)
+            status = stream_file_publish(export->verb, &file);
+        else
+            stream_file_discard(&file);
+    }
     client_close(client);
+    *ret_size = (int64_t)bytes;
     return status;
 }
 
@@ -114,10 +111,13 @@ int volume_export(struct cli *cli, const struct verb *verb, char **argv)
     if (to_pipe && strcmp(export.format, "raw") != 0)
         return cli_fail_usage(verb, "standard output can only be raw");
     if (to_pipe)
-        return to_stdout(cli, verb, export.name);
+        return stream_out(&export, &size);
     if (lstat(export.file, &stat) == 0 && !S_ISREG(stat.st_mode))
         return cli_fail(verb, "%s exists and is not a plain file; give the name of a file", export.file);
-    status = with_lease(&export, &size);
+    bool remote = server_is_remote(cli_server(cli));
+    if (remote && strcmp(export.format, "raw") != 0)
+        return cli_need_local(cli, verb, "export it raw, and then run `qemu-img convert -O qcow2` on it");
+    status = remote ? stream_out(&export, &size) : with_lease(&export, &size);
     if (status != CLI_DONE)
         return status;
     if (cli->json) {

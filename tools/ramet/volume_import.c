@@ -13,6 +13,7 @@
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,30 +131,17 @@ static int with_lease(struct import *import, uint64_t size_bytes, json_t **ret_v
 {
     struct client *lease = NULL;
     struct error err = {0};
-    json_t *failure = NULL, *ready = NULL;
-    char *event = NULL, text[512];
-    int http_status = 0, status = CLI_FAILED;
-    json_t *body = json_pack("{s:s, s:I}", "name", import->name, "size_bytes", (json_int_t)size_bytes);
-    char *dump = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
-    json_decref(body);
-    if (dump == NULL || strlen(dump) >= sizeof text) {
-        free(dump);
+    json_t *ready = NULL,
+           *body = json_pack("{s:s, s:I}", "name", import->name, "size_bytes", (json_int_t)size_bytes);
+    char *event = NULL;
+    if (body == NULL)
         return cli_fail(import->verb, "\"%.60s\" cannot be the name of a volume", import->name);
-    }
-    int size = snprintf(text, sizeof text, "%s", dump);
-    free(dump);
-    int r = client_open(
-            cli_server(import->cli), "POST", "/v1/imports", "application/json", size, &lease, &err);
-    if (r == 0)
-        r = client_write(lease, text, (size_t)size, &err);
-    if (r == 0)
-        r = client_answer(lease, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(lease, http_status, &failure, &err);
-    if (r == 0 && (r = client_event(lease, &event, &ready, &err)) == 0)
-        r = error_set(&err, -EPIPE, "the daemon ended");
-    if (r < 0)
-        cli_fail_call(import->cli, import->verb, &err, failure);
+    int status = cli_begin(import->cli, import->verb, "POST", "/v1/imports", body, &lease);
+    if (status != CLI_DONE)
+        return status;
+    int r = client_event(lease, &event, &ready, &err);
+    if (r <= 0)
+        status = cli_fail(import->verb, "%s", r < 0 ? err.text : "the daemon ended");
     else
         status = copy(import, ready, client_fd(lease), ret_volume);
     free(event);
@@ -196,11 +184,48 @@ static int import_file(struct import *given, json_t **ret_json)
     return status;
 }
 
+static int import_stream(struct cli *cli, const struct verb *verb, const char *name, int fd, const char *file,
+        uint64_t expected, json_t **ret_volume)
+{
+    char after[64] = "/content";
+    if (expected != 0)
+        snprintf(after, sizeof after, "/content?size_bytes=%llu", (unsigned long long)expected);
+    char *path = cli_path("/v1/volumes/", name, after);
+    int status = stream_upload(cli, verb, "PUT", path, fd, expected, file, ret_volume);
+    free(path);
+    if (status != CLI_DONE)
+        return status;
+    if (json_fields_get_int(*ret_volume, "padding_bytes") > 0)
+        cli_note("note: %lld bytes of zeros fill the last sector of 512",
+                (long long)json_fields_get_int(*ret_volume, "padding_bytes"));
+    pass_notice_on(*ret_volume);
+    return CLI_DONE;
+}
+
+// To another host, whose sockets are not here: the raw bytes, as a stream.
+static int import_remote(struct import *import, json_t **ret_volume)
+{
+    const struct verb *verb = import->verb;
+    int fd = open(import->file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &import->before) < 0)
+        return cli_fail(verb, "%s cannot be read: %s", import->file, strerror(errno));
+    int status = choose_format(import);
+    if (status == CLI_DONE && (strcmp(import->format, "raw") != 0 || !S_ISREG(import->before.st_mode)))
+        status = cli_need_local(import->cli, verb,
+                "make a raw file of it first (qemu-img convert -O raw FILE RAW), and import that");
+    if (status == CLI_DONE)
+        status = import_stream(import->cli, verb, import->name, fd, import->file,
+                (uint64_t)import->before.st_size, ret_volume);
+    close(fd);
+    return status;
+}
+
 int volume_import_file(struct cli *cli, const struct verb *verb, const char *name, const char *file,
         const char *format, json_t **ret_volume)
 {
     struct import import = {.cli = cli, .verb = verb, .name = name, .file = file, .format = format};
-    return import_file(&import, ret_volume);
+    return server_is_remote(cli_server(cli)) ? import_remote(&import, ret_volume)
+                                             : import_file(&import, ret_volume);
 }
 
 int volume_import_disk(struct cli *cli, const struct verb *verb, const char *file, const char *format,
@@ -208,6 +233,10 @@ int volume_import_disk(struct cli *cli, const struct verb *verb, const char *fil
 {
     char name[40];
     uint64_t random = 0;
+    int status = cli_need_local(
+            cli, verb, "import the disk first (`ramet volume import`), and build with --volume");
+    if (status != CLI_DONE)
+        return status;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         abort();
     snprintf(name, sizeof name, "import-%016" PRIx64, random);
@@ -219,42 +248,6 @@ int volume_import_disk(struct cli *cli, const struct verb *verb, const char *fil
             .complete = complete,
             .context = context};
     return import_file(&import, ret_json);
-}
-
-static int import_stream(
-        struct cli *cli, const struct verb *verb, const char *name, uint64_t expected, json_t **ret_volume)
-{
-    struct client *client;
-    struct error err = {0};
-    json_t *failure = NULL;
-    char after[64] = "/content", *text = NULL;
-    size_t size;
-    int http_status;
-    if (expected != 0)
-        snprintf(after, sizeof after, "/content?size_bytes=%llu", (unsigned long long)expected);
-    char *path = cli_path("/v1/volumes/", name, after);
-    int r = client_open(cli_server(cli), "PUT", path, "application/octet-stream", -1, &client, &err);
-    free(path);
-    if (r < 0)
-        return cli_fail(verb, "%s", err.text);
-    if (stream_send(verb, client, STDIN_FILENO, expected, "-") != CLI_DONE) {
-        client_close(client); // it broke off: the daemon keeps nothing
-        return CLI_FAILED;
-    }
-    r = client_answer(client, &http_status, &err);
-    if (r == 0 && http_status >= 400)
-        r = client_error(client, http_status, &failure, &err);
-    else if (r == 0 && (r = client_read_all(client, &text, &size, &err)) == 0)
-        *ret_volume = json_loadb(text, size, 0, NULL);
-    free(text);
-    client_close(client);
-    if (r < 0)
-        return cli_fail_call(cli, verb, &err, failure);
-    if (json_fields_get_int(*ret_volume, "padding_bytes") > 0)
-        cli_note("note: %lld bytes of zeros fill the last sector of 512",
-                (long long)json_fields_get_int(*ret_volume, "padding_bytes"));
-    pass_notice_on(*ret_volume);
-    return CLI_DONE;
 }
 
 int volume_import(struct cli *cli, const struct verb *verb, char **argv)
@@ -274,7 +267,7 @@ int volume_import(struct cli *cli, const struct verb *verb, char **argv)
     if (!from_stdin && size != 0)
         return cli_fail_usage(
                 verb, "--size says how much must come from standard input; a file has its own size");
-    status = from_stdin ? import_stream(cli, verb, args.items[0], size, &volume)
+    status = from_stdin ? import_stream(cli, verb, args.items[0], STDIN_FILENO, "-", size, &volume)
                         : volume_import_file(cli, verb, args.items[0], args.items[1], format, &volume);
     if (status == CLI_DONE && cli->json)
         cli_print_json(volume);

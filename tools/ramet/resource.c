@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ramet/resource.h"
+
+#include "tools/ramet/output.h"
+#include "vmglue/json_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Steals json; NULL = the call failed.
+static int show(struct cli *cli, json_t *json, const json_t *part, resource_print *print)
+{
+    if (json == NULL)
+        return CLI_FAILED;
+    if (cli->json)
+        cli_print_json(part);
+    else if (print != NULL)
+        print(part);
+    json_decref(json);
+    return CLI_DONE;
+}
+
+int resource_call(struct cli *cli, const struct verb *verb, const char *method, char *path, json_t *body,
+        resource_print *print)
+{
+    json_t *json = cli_call(cli, verb, method, path, body);
+    free(path);
+    return show(cli, json, json, print);
+}
+
+int resource_create(struct cli *cli, const struct verb *verb, char *path, json_t *body, resource_print *print)
+{
+    json_t *json = cli_create(cli, verb, path, body);
+    free(path);
+    return show(cli, json, json, print);
+}
+
+int resource_list(
+        struct cli *cli, const struct verb *verb, char *path, const char *field, resource_print *print)
+{
+    json_t *json = cli_call(cli, verb, "GET", path, NULL);
+    free(path);
+    return show(cli, json, json_object_get(json, field), print);
+}
+
+int resource_remove(struct cli *cli, const struct verb *verb, const char *before, const char *const *names,
+        const char *after, bool missing_is_fine)
+{
+    int status = CLI_DONE;
+    json_t *removed = json_array();
+    for (; *names != NULL; names++) {
+        struct error err = {0};
+        json_t *json = NULL;
+        char *path = cli_path(before, *names, after);
+        int r = client_call(cli_server(cli), "DELETE", path, NULL, &json, &err);
+        free(path);
+        const char *code = json_fields_get_text(json_object_get(json, "error"), "code");
+        size_t length = strlen(code);
+        bool missing = length > 10 && strcmp(code + length - 10, ".not_found") == 0;
+        if (r < 0 && missing && missing_is_fine) {
+            json_decref(json);
+        } else if (r < 0) {
+            status = cli_fail_call(cli, verb, &err, json);
+        } else {
+            json_decref(json);
+            json_array_append_new(removed, json_pack("{s:s, s:s}", "name", *names, "state", "removed"));
+            if (!cli->json)
+                printf("%s: removed\n", *names);
+        }
+    }
+    if (cli->json && status == CLI_DONE)
+        cli_print_json(json_array_size(removed) == 1 ? json_array_get(removed, 0) : removed);
+    json_decref(removed);
+    return status;
+}
+
+// before: what is put before each key.
+static void print_members(const char *before, const json_t *object)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        int width = 16 - (int)strlen(before);
+        if (strcmp(key, "memory") == 0 && json_is_object(value)) {
+            print_members("memory ", value);
+            continue;
+        }
+        if (json_is_null(value))
+            continue;
+        printf("%s", before);
+        if (json_is_string(value)) {
+            printf("%-*s %s\n", width, key, json_string_value(value));
+        } else if (json_is_integer(value) && strstr(key, "bytes") != NULL) {
+            printf("%-*s %lld (%s)\n", width, key, (long long)json_integer_value(value),
+                    output_size((uint64_t)json_integer_value(value)));
+        } else {
+            char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+            printf("%-*s %s\n", width, key, text);
+            free(text);
+        }
+    }
+}
+
+void resource_print_details(const json_t *object)
+{
+    print_members("", object);
+}

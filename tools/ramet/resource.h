@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verbs that are one call: show, list, remove, change. With --json they print the API's own object (a list:
+// its array), otherwise what `print` makes of it.
+//
+// Each takes its path from the caller and frees it; returns an exit status, and has said what was wrong.
+#pragma once
+
+#include "tools/ramet/cli.h"
+
+typedef void resource_print(const json_t *json);
+
+// method with an optional body (stolen); print NULL = nothing is printed without --json.
+int resource_call(struct cli *cli, const struct verb *verb, const char *method, char *path, json_t *body,
+        resource_print *print);
+// POST of what makes something.
+int resource_create(
+        struct cli *cli, const struct verb *verb, char *path, json_t *body, resource_print *print);
+// GET; field: the member that is the list.
+int resource_list(
+        struct cli *cli, const struct verb *verb, char *path, const char *field, resource_print *print);
+// DELETE of each name below `before`, up to the end of the NULL-terminated list. All are tried.
+int resource_remove(struct cli *cli, const struct verb *verb, const char *before, const char *const *names,
+        const char *after, bool missing_is_fine);
+// A whole object, a line for each member; for resource_print.
+void resource_print_details(const json_t *object);
