@@ -3,12 +3,12 @@
 // RAMET_API_KEY=$(ramet key create NAME) works.
 #include "tools/ramet/cli.h"
 #include "tools/ramet/output.h"
+#include "tools/ramet/resource.h"
 #include "vmglue/json_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 // "90", "15m", "12h", "30d" as seconds; 0: it is none of these.
 static uint64_t parse_life(const char *text)
@@ -55,15 +55,7 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
     json_t *body = json_pack("{s:s, s:s}", "name", args.items[0], "preset", preset);
     if (life != 0)
         json_object_set_new(body, "expires_in_secs", json_integer((json_int_t)life));
-    json_t *json = cli_call(cli, verb, "POST", "/v1/keys", body);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json);
-    else
-        print_made(json);
-    json_decref(json);
-    return CLI_DONE;
+    return resource_create(cli, verb, strdup("/v1/keys"), body, print_made);
 }
 
 static void print_keys(const json_t *list)
@@ -88,40 +80,20 @@ static void print_keys(const json_t *list)
 
 static int list(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 0, 0, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 0, 0, 0, &args, &status))
         return status;
-    json_t *json = cli_call(cli, verb, "GET", "/v1/keys", NULL);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json)
-        cli_print_json(json_object_get(json, "keys"));
-    else
-        print_keys(json_object_get(json, "keys"));
-    json_decref(json);
-    return CLI_DONE;
+    return resource_list(cli, verb, strdup("/v1/keys"), "keys", print_keys);
 }
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args_option options[] = {{0}};
     struct args args;
     int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 4096, 0, &args, &status))
+    if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
         return status;
-    for (unsigned i = 0; i < args.count; i++) {
-        char *path = cli_path("/v1/keys/", args.items[i], "");
-        json_t *json = cli_call(cli, verb, "DELETE", path, NULL);
-        free(path);
-        if (json == NULL)
-            status = CLI_FAILED;
-        else if (!cli->json)
-            printf("%s: revoked\n", args.items[i]);
-        json_decref(json);
-    }
-    return status;
+    return resource_remove(cli, verb, "/v1/keys/", args.items, "", false);
 }
 
 static const struct verb parts[] = {
@@ -135,20 +107,15 @@ static const struct verb parts[] = {
                 "  -e, --expires TIME   90s, 15m, 12h, 30d; without it the key does not expire\n"
                 "\n"
                 "The key is printed once and cannot be shown again. With --json also its id.\n",
-                create},
+                create, .takes = "."},
         {"key ls", "key ls", "List keys: their prefix, when they were made and last used",
-                "Secrets are not kept, so they are not shown.\n", list},
+                "Secrets are not kept, so they are not shown.\n", list, .takes = "."},
         {"key rm", "key rm NAME...", "Revoke keys at once",
                 "What goes on with a key (streams, terminals, connections) ends with it. What it made "
                 "stays.\n",
-                remove_all},
+                remove_all, .takes = "k"},
         {0},
 };
-
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    return cli_run_part(cli, verb, parts, argv);
-}
 
 const struct verb verb_key = {"key", "key create NAME [options] | key ls | key rm NAME...",
         "Make, list and revoke keys for the API over TCP",
@@ -161,4 +128,4 @@ const struct verb verb_key = {"key", "key create NAME [options] | key ls | key r
         "  key rm NAME...\n"
         "\n"
         "`ramet key create --help` says more.\n",
-        run};
+        .parts = parts};

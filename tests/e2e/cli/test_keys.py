@@ -133,7 +133,7 @@ class Keys(rig.Case):
         self.assertIn(listed["prefix"], self.daemon.ramet("key", "ls"))
         made = self.daemon.json("key", "create", "root")
         self.assertEqual(made["preset"], "admin")
-        self.assertEqual(self.daemon.ramet("key", "rm", "ci-8", made["id"]), f"ci-8: revoked\n{made['id']}: revoked\n")
+        self.assertEqual(self.daemon.ramet("key", "rm", "ci-8", made["id"]), f"ci-8: removed\n{made['id']}: removed\n")
         self.assertEqual(self.daemon.call_tcp("GET", "/v1/store", key=made["key"]).status, 401)
         for words in ["create"], ["create", "x", "--expires", "soon"], ["create", "x", "--expires", "0"], ["rm"], ["shine"], []:
             self.daemon.ramet("key", *words, status=2)
