@@ -2,12 +2,35 @@
 // A request as the HTTP server's own files see it. Not for anybody else.
 #pragma once
 
+#include "vmglue/http_connections.h"
 #include "vmglue/http_pipe.h"
 #include "vmglue/http_server.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
-enum { HTTP_QUERIES_MAX = 16, HTTP_HEADERS_MAX = 256, HTTP_PIPE_BYTES = 256 * 1024 };
+enum {
+    HTTP_QUERIES_MAX = 16,
+    HTTP_HEADERS_MAX = 256,
+    HTTP_PIPE_BYTES = 256 * 1024,
+    HTTP_ID_SIZE = 72,
+    HTTP_STACK_BYTES = 1 << 20, // of connections' and handlers' threads; JSON nests 2048 deep
+    HTTP_HEAD_MAX = 32 * 1024,
+    HTTP_QUIET_MS = 10000, // then a stream of events says that it lives
+};
+
+struct http_server {
+    struct http_server_config config;
+    void *daemon;  // libmicrohttpd's
+    int listen_fd; // our duplicate
+    bool quiesced;
+    struct http_connections *connections;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct http_request *requests; // protected by lock
+    unsigned detached;             // protected by lock: upgraded connections with a thread of ours
+    bool stopping;                 // protected by lock
+};
 
 struct http_header {
     char *name, *value; // malloc'ed
@@ -22,8 +45,16 @@ struct http_request {
     struct http_server *server;
     void *connection; // libmicrohttpd's
     int socket_fd;
-    char id[24];
-    bool started;
+    struct http_connection *slot;
+    char id[HTTP_ID_SIZE];
+    bool started, chosen;           // its head has come; its route is of http_server_config.choose
+    atomic_bool gone;               // the client closed its side while its stream was watched
+    bool refused;                   // answered before its body had come
+    bool streaming;                 // an answer of unknown length is under way
+    bool aside;                     // a thread of its own speaks another protocol, and ends it
+    const struct http_route *found; // as `route`, and stays when the gate refuses
+    bool has_body, expects;         // a body follows; the client waits for a word before it sends that
+    uint64_t body_announced;        // UINT64_MAX = unknown
     char *target, *method, *path;
     char *shown_path; // NULL = the path itself
     void *data;       // the handler's own
@@ -61,6 +92,13 @@ struct http_request {
     int64_t stream_size;
     struct http_header *headers; // more of the answer, malloc'ed
     unsigned header_count;
+    // Events that the connection's own thread waits for (http_reply_events_from).
+    http_event_source *source;
+    void *source_context;
+    void (*source_release)(void *context);
+    char *pending; // malloc'ed: formatted, not yet sent
+    size_t pending_size, pending_sent;
+    bool source_over;
     // The connection becomes something else: what it is called, who goes on with it.
     const char *upgrade_to;
     http_upgraded *upgraded;
@@ -70,6 +108,31 @@ struct http_request {
 };
 
 uint64_t http_server_now_ns(void);
+bool http_server_is_stopping(struct http_server *server);
+// http_run.c: a request between its head and its answer.
+struct http_request *http_run_create(struct http_server *server, const char *target);
+void http_run_free(struct http_request *request);
+void http_run_list(struct http_request *request);
+void http_run_unlist(struct http_request *request);
+void http_run_start(struct http_request *request); // chooses the route; may reply
+void http_run_take_body(struct http_request *request, const char *bytes, size_t size);
+void http_run_handler(struct http_request *request);
+void http_run_wait_begun(struct http_request *request);
+bool http_run_has_begun(struct http_request *request);
+int http_run_thread(pthread_t *thread, bool detached, void *(*run)(void *), void *context); // an errno
+// The client may still be sending what nobody wants. A socket that is closed over unread bytes resets the
+// connection, and the answer is lost with it; so they are read for a while.
+void http_run_linger(struct http_request *request);
+// http_feed.c: the next bytes of an answer that is no whole one; waits for them. 0 at its end, -EPIPE when it
+// is broken off.
+ssize_t http_feed(struct http_request *request, char *buffer, size_t capacity);
+void http_feed_client_gone(void *request);
+// http_head.c: what of a head is refused whatever it asks for. false: it has replied.
+bool http_head_check(struct http_request *request, const char *version, size_t head_size);
+bool http_head_check_target(struct http_request *request); // for what is not proxied
+// http_cors.c
+const char *http_cors_origin(struct http_request *request); // one that may read the answer, or NULL
+bool http_cors_take_options(struct http_request *request);  // true: it was OPTIONS, and has been answered
 const struct http_words *http_server_words(struct http_server *server); // NULL = none
 // Sets the whole answer; `text` is malloc'ed and taken over.
 void http_reply_whole(

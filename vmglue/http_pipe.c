@@ -14,7 +14,7 @@ struct http_pipe {
     char *ring;
     size_t capacity;
     size_t head, used; // protected by lock, as are the flags
-    bool finished, broken;
+    bool finished, broken, asked;
 };
 
 struct http_pipe *http_pipe_create(size_t capacity_bytes)
@@ -83,6 +83,14 @@ void http_pipe_break(struct http_pipe *pipe)
     pthread_mutex_unlock(&pipe->lock);
 }
 
+void http_pipe_wait_reader(struct http_pipe *pipe)
+{
+    pthread_mutex_lock(&pipe->lock);
+    while (!pipe->asked && !pipe->broken)
+        pthread_cond_wait(&pipe->changed, &pipe->lock);
+    pthread_mutex_unlock(&pipe->lock);
+}
+
 bool http_pipe_is_broken(struct http_pipe *pipe)
 {
     pthread_mutex_lock(&pipe->lock);
@@ -100,6 +108,10 @@ ssize_t http_pipe_read(struct http_pipe *pipe, void *buffer, size_t capacity, un
     until.tv_nsec = (long)(ns % 1000000000u);
     ssize_t result = 0;
     pthread_mutex_lock(&pipe->lock);
+    if (!pipe->asked) {
+        pipe->asked = true;
+        pthread_cond_broadcast(&pipe->changed);
+    }
     while (pipe->used == 0 && !pipe->finished && !pipe->broken && result == 0) {
         if (wait_ms == 0)
             pthread_cond_wait(&pipe->changed, &pipe->lock);

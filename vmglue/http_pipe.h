@@ -15,8 +15,9 @@ struct http_pipe *http_pipe_create(size_t capacity_bytes);   // aborts when ther
 struct http_pipe *http_pipe_destroy(struct http_pipe *pipe); // both threads are done with it; accepts NULL
 // Waits until all is taken.
 int http_pipe_write(struct http_pipe *pipe, const void *bytes, size_t size);
-void http_pipe_finish(struct http_pipe *pipe); // the writer is done: the reader gets 0 at the end
-void http_pipe_break(struct http_pipe *pipe);  // either side is gone: the other gets -EPIPE
+void http_pipe_finish(struct http_pipe *pipe);      // the writer is done: the reader gets 0 at the end
+void http_pipe_break(struct http_pipe *pipe);       // either side is gone: the other gets -EPIPE
+void http_pipe_wait_reader(struct http_pipe *pipe); // until somebody has asked for a byte, or it is broken
 bool http_pipe_is_broken(struct http_pipe *pipe);
 // At least one byte, 0 at the end, or -EPIPE. With wait_ms > 0 also -EAGAIN when nothing came in that time.
 ssize_t http_pipe_read(struct http_pipe *pipe, void *buffer, size_t capacity, unsigned wait_ms);

@@ -2,6 +2,7 @@
 // How a handler answers. The first call decides; later ones that would start a second answer are ignored, so
 // that an error after a begun stream breaks the stream off instead of being sent as if it were data.
 #include "vmglue/http_internal.h"
+#include "vmglue/json_fields.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -95,9 +96,7 @@ void http_reply_bytes(
 static void reply_error(struct http_request *request, int status, const char *code, unsigned retry_after_secs,
         const char *message)
 {
-    json_t *text = json_string(message);
-    if (text == NULL) // a message with bytes that are no text
-        text = json_string("the error's text holds bytes that are not UTF-8; see the daemon's log");
+    json_t *text = json_fields_text(message, strlen(message)); // a path may hold bytes that are no text
     json_t *error = json_pack("{s:s, s:o, s:s, s:{s:b}}", "code", code, "message", text, "request_id",
             request->id, "details", "retryable", (int)(retry_after_secs > 0));
     if (retry_after_secs > 0)
@@ -156,8 +155,24 @@ void http_reply_begin(struct http_request *request, int status, const char *cont
     begin(request);
 }
 
+// Events of a source wait here for the connection's thread, which is the one that made them.
+static int keep_pending(struct http_request *request, const void *bytes, size_t size)
+{
+    if (request->pending_sent == request->pending_size)
+        request->pending_sent = request->pending_size = 0;
+    char *pending = realloc(request->pending, request->pending_size + size);
+    if (pending == NULL)
+        return -ENOMEM;
+    memcpy(pending + request->pending_size, bytes, size);
+    request->pending = pending;
+    request->pending_size += size;
+    return 0;
+}
+
 int http_reply_write(struct http_request *request, const void *bytes, size_t size)
 {
+    if (request->source != NULL)
+        return keep_pending(request, bytes, size);
     return http_pipe_write(request->out, bytes, size);
 }
 
@@ -173,6 +188,15 @@ void http_reply_begin_events(struct http_request *request)
         return;
     request->events = true;
     http_reply_begin(request, 200, "text/event-stream", -1);
+}
+
+void http_reply_events_from(struct http_request *request, http_event_source *source, void *context,
+        void (*release)(void *context))
+{
+    request->source = source;
+    request->source_context = context;
+    request->source_release = release;
+    http_reply_begin_events(request);
 }
 
 int http_reply_event(struct http_request *request, const char *event, json_t *data)

@@ -32,6 +32,11 @@ const char *http_request_target(struct http_request *request)
     return request->target;
 }
 
+const char *http_request_log_path(struct http_request *request)
+{
+    return request->shown_path == NULL ? request->path : request->shown_path;
+}
+
 void http_request_show_path(struct http_request *request, const char *path)
 {
     free(request->shown_path);
@@ -265,6 +270,8 @@ bool http_request_is_gone(struct http_request *request)
 
 bool http_request_wait_gone(struct http_request *request, unsigned wait_ms)
 {
+    if (request->gone)
+        return true;
     if (request->out != NULL && http_pipe_is_broken(request->out))
         return true;
     struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLRDHUP};

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "blockstore/error.h"
+#include "vmglue/http_connections.h"
 #include "vmglue/http_route.h"
 #include "vmglue/json.h"
 
@@ -20,6 +21,7 @@
 
 struct http_server;
 struct http_request;
+struct http_metrics;
 
 enum { HTTP_JSON_MAX = 32 << 20 };
 
@@ -41,9 +43,12 @@ struct http_server_config {
     int listen_fd;                          // stays the caller's
     const struct http_route *const *tables; // NULL-terminated list of tables
     void *context;                          // http_request_context
-    // After each answer, for a log. May be NULL.
-    void (*on_request)(void *context, const char *request_id, const char *method, const char *path,
-            int status, uint64_t duration_ns);
+    // After each answer, for a log; http_request_log_path is what it may show. May be NULL.
+    void (*on_request)(void *context, struct http_request *request, int status, uint64_t duration_ns);
+    struct http_limits limits;
+    const char *const *cors_origins; // of browsers' pages that may call; NULL-terminated. NULL = none
+    bool tls;                        // by the identity of http_tls.h
+    struct http_metrics *metrics;    // NULL = nobody counts
     // Asked first, before the tables: a route of its own (with flags; the gate is asked as for others), or
     // NULL. May keep something with the request (http_request_set_data). May be NULL.
     const struct http_route *(*choose)(void *context, struct http_request *request);
@@ -53,7 +58,8 @@ struct http_server_config {
     // ...). NULL = open.
     bool (*gate)(void *context, struct http_request *request);
     // Around the handler of a route with HTTP_CREATES, with the whole body: false = it has replied (a stored
-    // answer). `after` sees the answer that the handler gave. Both or none.
+    // answer), and `after` is not called. Otherwise `after` is called in any case, before the answer goes
+    // out: with what the handler answered, or with NULL and 0 for one that is no whole answer. Both or none.
     bool (*before)(void *context, struct http_request *request, const void *body, size_t size);
     void (*after)(
             void *context, struct http_request *request, int status, const void *answer, size_t answer_size);
@@ -71,8 +77,9 @@ void *http_request_context(struct http_request *request);
 const char *http_request_id(struct http_request *request);
 const struct http_route *http_request_route(struct http_request *request);
 const char *http_request_method(struct http_request *request);
-const char *http_request_path(struct http_request *request);   // percent-decoded, without the query
-const char *http_request_target(struct http_request *request); // as it was sent, with the query
+const char *http_request_path(struct http_request *request);     // percent-decoded, without the query
+const char *http_request_target(struct http_request *request);   // as it was sent, with the query
+const char *http_request_log_path(struct http_request *request); // without secrets and queries
 // What logs show from now on in place of the path, when that holds a secret.
 void http_request_show_path(struct http_request *request, const char *path);
 bool http_request_is_local(struct http_request *request); // by a socket that only the owner can open
@@ -152,6 +159,13 @@ int http_reply_event(struct http_request *request, const char *event, json_t *da
 void http_reply_begin_events(struct http_request *request); // the head alone, when there is none yet
 // With an id that a client sends back (Last-Event-ID) when it connects again; NULL = none.
 int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data);
+// Events without a thread of their own, for streams of which there may be thousands. The handler returns at
+// once; from then on the connection's thread calls `source` until that returns false (there is no more), the
+// client leaves or the server stops, and then `release`. One call sends at most one event (with
+// http_reply_event_id) and waits for it no longer than wait_ms. Routes without HTTP_STREAM only.
+typedef bool http_event_source(struct http_request *request, void *context, unsigned wait_ms);
+void http_reply_events_from(struct http_request *request, http_event_source *source, void *context,
+        void (*release)(void *context));
 
 // One more header of the answer (256 at most); before it is begun.
 void http_reply_header(struct http_request *request, const char *name, const char *value);

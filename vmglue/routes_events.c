@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_MS = 500, LOGS_DEFAULT_BYTES = 64 << 10, LOGS_MAX_BYTES = 1 << 20 };
+enum { LOGS_DEFAULT_BYTES = 64 << 10, LOGS_MAX_BYTES = 1 << 20 };
 
 static bool is_follow(struct http_request *request, bool otherwise)
 {
@@ -18,20 +18,36 @@ static bool is_follow(struct http_request *request, bool otherwise)
     return follow == NULL ? otherwise : strcmp(follow, "0") != 0;
 }
 
-// Until the client leaves, or the sandbox that they are about is gone.
+struct follower {
+    struct sandbox_events *events;
+    struct sandbox_events_cursor cursor;
+    char id[24]; // "" = of all
+};
+
+static bool give_next(struct http_request *request, void *context, unsigned wait_ms)
+{
+    struct follower *follower = context;
+    const char *id = follower->id[0] == '\0' ? NULL : follower->id;
+    struct sandbox_event event;
+    if (sandbox_events_next(follower->events, &follower->cursor, id, wait_ms, &event) == 0)
+        return true;
+    bool removed = id != NULL && strcmp(event.type, "removed") == 0;
+    return http_reply_event_id(request, event.id, event.type, event.data) == 0 && !removed;
+}
+
+// Until the client leaves, or the sandbox that they are about is gone. There may be thousands who do.
 static void follow(struct http_request *request, struct sandbox_events *events, const char *id)
 {
-    struct sandbox_events_cursor cursor =
-            sandbox_events_begin(events, http_request_header(request, "Last-Event-ID"), true);
-    struct sandbox_event event;
-    http_reply_begin_events(request); // the answer's head tells that no later event is missed
-    bool more = true;
-    while (more && !http_request_is_gone(request)) {
-        if (sandbox_events_next(events, &cursor, id, LOOK_MS, &event) == 0)
-            continue;
-        bool removed = id != NULL && strcmp(event.type, "removed") == 0;
-        more = http_reply_event_id(request, event.id, event.type, event.data) == 0 && !removed;
+    struct follower *follower = calloc(1, sizeof *follower);
+    if (follower == NULL) {
+        http_reply_error(request, 503, "capacity.memory", "no memory to follow events; try again");
+        return;
     }
+    follower->events = events;
+    snprintf(follower->id, sizeof follower->id, "%s", id == NULL ? "" : id);
+    // The answer's head, which comes after this, tells that no later event is missed.
+    follower->cursor = sandbox_events_begin(events, http_request_header(request, "Last-Event-ID"), true);
+    http_reply_events_from(request, give_next, follower, free);
 }
 
 static void list(struct http_request *request, struct sandbox_events *events, const char *id)
@@ -102,8 +118,8 @@ static void logs(struct http_request *request)
 }
 
 const struct http_route routes_events[] = {
-        {"GET", "/v1/events", HTTP_STREAM, events_of_all},
-        {"GET", "/v1/sandboxes/{name}/events", HTTP_STREAM, events_of_one},
+        {"GET", "/v1/events", 0, events_of_all},
+        {"GET", "/v1/sandboxes/{name}/events", 0, events_of_one},
         {"GET", "/v1/sandboxes/{name}/logs", HTTP_STREAM, logs},
         {0},
 };

@@ -21,6 +21,7 @@ struct sandbox_events {
     uint32_t epoch; // of this daemon
     pthread_mutex_t lock;
     pthread_cond_t added;
+    bool ended;                            // (lock)
     uint64_t next;                         // (lock) sequence of the next event; the first is 1
     struct kept ring[SANDBOX_EVENTS_KEPT]; // (lock) sequence modulo its size
 };
@@ -72,6 +73,14 @@ void sandbox_events_add(struct sandbox_events *events, const char *sandbox_id, c
     pthread_cond_broadcast(&events->added);
     pthread_mutex_unlock(&events->lock);
     json_decref(old);
+}
+
+void sandbox_events_end(struct sandbox_events *events)
+{
+    pthread_mutex_lock(&events->lock);
+    events->ended = true;
+    pthread_cond_broadcast(&events->added);
+    pthread_mutex_unlock(&events->lock);
 }
 
 static uint64_t oldest_locked(const struct sandbox_events *events)
@@ -157,7 +166,8 @@ int sandbox_events_next(struct sandbox_events *events, struct sandbox_events_cur
     }
     pthread_mutex_lock(&events->lock);
     bool found = find_locked(events, cursor, sandbox_id, ret_event);
-    while (!found && wait_ms > 0 && pthread_cond_timedwait(&events->added, &events->lock, &until) == 0)
+    while (!found && wait_ms > 0 && !events->ended &&
+            pthread_cond_timedwait(&events->added, &events->lock, &until) == 0)
         found = find_locked(events, cursor, sandbox_id, ret_event);
     pthread_mutex_unlock(&events->lock);
     return found;

@@ -33,6 +33,8 @@ struct sandbox_event {
     char type[24];
     json_t *data; // the caller's
 };
+// Nobody waits for events any more: for the end of the daemon.
+void sandbox_events_end(struct sandbox_events *events);
 // 1 and an event, or 0 when none came within wait_ms. sandbox_id NULL = of all.
 int sandbox_events_next(struct sandbox_events *events, struct sandbox_events_cursor *cursor,
         const char *sandbox_id, unsigned wait_ms, struct sandbox_event *ret_event);

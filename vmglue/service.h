@@ -16,6 +16,7 @@ struct sandboxes;
 struct templates;
 struct mem_fuse;
 struct image_access;
+struct http_metrics;
 struct gate;
 
 struct service {
@@ -28,6 +29,7 @@ struct service {
     struct sandboxes *sandboxes;
     struct templates *templates;
     struct mem_fuse *fuse;
+    struct http_metrics *http_metrics;
     struct image_access *image_access; // who may open what in it
     struct gate *gate;                 // keys and who may what
 };

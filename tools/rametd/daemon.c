@@ -14,11 +14,14 @@
 #include "tools/rametd/tcp_listen.h"
 #include "vmglue/alias.h"
 #include "vmglue/gate.h"
+#include "vmglue/http_metrics.h"
+#include "vmglue/http_tls.h"
 #include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
 #include "vmglue/mem_fuse.h"
 #include "vmglue/sandbox.h"
+#include "vmglue/sandbox_events.h"
 #include "vmglue/service.h"
 #include "vmglue/template.h"
 
@@ -27,10 +30,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SHARDS_MAX = 64, RING_ENTRIES = 256 };
+enum { SHARDS_MAX = 64, RING_ENTRIES = 256, LOCAL_CONNECTIONS = 2000 };
 
 struct daemon {
     struct daemon_config config;
@@ -48,10 +52,14 @@ struct daemon {
     struct service service;
 };
 
-static void log_request(void *context, const char *request_id, const char *method, const char *path,
-        int status, uint64_t duration_ns)
+static void log_request(void *context, struct http_request *request, int status, uint64_t duration_ns)
 {
-    log_line("%s %s %s %d %.1f ms", request_id, method, path, status, (double)duration_ns / 1e6);
+    const struct keys_info *key = gate_key(request);
+    log_line("%s %s %s %d %.1f ms %s", http_request_id(request), http_request_method(request),
+            http_request_log_path(request), status, (double)duration_ns / 1e6,
+            key != NULL                      ? key->id
+            : http_request_is_local(request) ? "local"
+                                             : "-");
 }
 
 static void log_message(void *context, const char *message)
@@ -196,28 +204,67 @@ static int start_gate(struct daemon *daemon, struct error *err)
     return gate_start(&config, &daemon->service.gate, err);
 }
 
+// What can be refused is refused before anything else begins.
+static int bind_tcp(struct daemon *daemon, struct error *err)
+{
+    const struct daemon_config *config = &daemon->config;
+    bool loopback;
+    if (config->listen == NULL)
+        return 0;
+    int r = tcp_listen_bind(config->listen, &daemon->tcp_fd, &daemon->tcp_address, &loopback, err);
+    if (r == 0 && !loopback && config->tls_cert == NULL && !config->listen_plain_anyway)
+        return error_set(err, -EINVAL,
+                "--listen %s: others than this host could connect, and without TLS everybody on the way "
+                "reads keys, commands and files; give --tls-cert and --tls-key, listen on 127.0.0.1, or say "
+                "--listen-plain-anyway as well",
+                config->listen);
+    if (r == 0 && config->tls_cert != NULL)
+        r = http_tls_load(config->tls_cert, config->tls_key, err);
+    return r;
+}
+
+void daemon_reload(struct daemon *daemon)
+{
+    struct error err;
+    if (daemon->config.listen == NULL || daemon->config.tls_cert == NULL)
+        return;
+    if (http_tls_load(daemon->config.tls_cert, daemon->config.tls_key, &err) == 0)
+        log_line("new connections get the certificate that is in %s now", daemon->config.tls_cert);
+    else
+        log_line("the old certificate stays in use: %s", err.text);
+}
+
+// Each connection has a descriptor; what the limit leaves of them after a share for machines is for the API.
+static unsigned connections_within(unsigned wanted)
+{
+    struct rlimit limit;
+    rlim_t most = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 2 : 512;
+    if (wanted == 0)
+        wanted = HTTP_CONNECTIONS_DEFAULT;
+    return most < wanted ? (unsigned)most : wanted;
+}
+
 // The same API for those who come by TCP and have a key.
 static int start_tcp(struct daemon *daemon, const struct http_server_config *local, struct error *err)
 {
-    bool loopback;
     if (daemon->config.listen == NULL)
         return 0;
-    int r = tcp_listen(daemon->config.listen, &daemon->tcp_fd, &daemon->tcp_address, &loopback, err);
-    if (r == 0 && !loopback)
-        r = error_set(err, -EINVAL,
-                "--listen %s: only addresses of this host's loopback are served without TLS",
-                daemon->config.listen);
     struct http_server_config config = *local;
     config.listen_fd = daemon->tcp_fd;
     config.local = false;
-    if (r == 0)
-        r = http_server_start(&config, &daemon->http_tcp, err);
-    return r;
+    config.tls = daemon->config.tls_cert != NULL;
+    config.cors_origins = daemon->config.cors_origins;
+    config.limits.connections = connections_within(daemon->config.connections);
+    int r = tcp_listen_open(daemon->tcp_fd, err);
+    return r < 0 ? r : http_server_start(&config, &daemon->http_tcp, err);
 }
 
 static int start_front(struct daemon *daemon, struct error *err)
 {
-    int r = run_dir_listen(daemon->run_dir, "nbd.sock", &daemon->nbd_fd, err);
+    daemon->service.http_metrics = http_metrics_create();
+    int r = daemon->service.http_metrics == NULL
+                    ? error_set(err, -ENOMEM, "no memory")
+                    : run_dir_listen(daemon->run_dir, "nbd.sock", &daemon->nbd_fd, err);
     if (r == 0)
         r = operator_exports_start(daemon->store, daemon->nbd_fd, &daemon->nbd, err);
     if (r == 0)
@@ -228,6 +275,8 @@ static int start_front(struct daemon *daemon, struct error *err)
             .words = &alias_words,
             .local = true,
             .gate = gate_enter,
+            .metrics = daemon->service.http_metrics,
+            .limits.connections = connections_within(LOCAL_CONNECTIONS),
             .on_request = daemon->config.log_requests ? log_request : NULL};
     if (r == 0)
         r = http_server_start(&config, &daemon->http, err);
@@ -243,7 +292,9 @@ int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon,
         return error_set(err, -ENOMEM, "no memory");
     daemon->config = *config;
     daemon->lock_fd = daemon->api_fd = daemon->nbd_fd = daemon->tcp_fd = -1;
-    int r = find_libexec(daemon, err);
+    int r = bind_tcp(daemon, err);
+    if (r == 0)
+        r = find_libexec(daemon, err);
     if (r == 0)
         r = find_kernel(daemon, err);
     if (r == 0)
@@ -265,7 +316,9 @@ int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon,
         return r;
     }
     log_line("ready: API on %s/api.sock%s%s, NBD on %s/nbd.sock", daemon->run_dir,
-            daemon->tcp_address == NULL ? "" : " and http://",
+            daemon->tcp_address == NULL       ? ""
+            : daemon->config.tls_cert != NULL ? " and https://"
+                                              : " and http://",
             daemon->tcp_address == NULL ? "" : daemon->tcp_address, daemon->run_dir);
     *ret_daemon = daemon;
     return 0;
@@ -296,12 +349,17 @@ static void stop_front(struct daemon *daemon)
         http_server_quiesce(daemon->http);
     if (daemon->http_tcp != NULL)
         http_server_quiesce(daemon->http_tcp);
+    if (daemon->service.sandboxes != NULL)
+        sandbox_events_end(
+                sandbox_events_of(daemon->service.sandboxes)); // after that: followers leave at once
     daemon->http_tcp = http_server_stop(daemon->http_tcp);
     daemon->http = http_server_stop(daemon->http);
     daemon->nbd = nbd_server_stop(daemon->nbd);
     if (daemon->tcp_fd >= 0)
         close(daemon->tcp_fd);
     free(daemon->tcp_address);
+    http_tls_unload();
+    daemon->service.http_metrics = http_metrics_destroy(daemon->service.http_metrics);
     remove_socket(daemon, daemon->api_fd, "api.sock");
     remove_socket(daemon, daemon->nbd_fd, "nbd.sock");
 }

@@ -18,7 +18,11 @@ struct daemon_config {
     unsigned shards;
     struct store_config store; // what is 0 is as stored, or the default
     struct sandbox_memory_config memory;
-    const char *listen; // the API's TCP address (tcp_listen.h); NULL = none
+    const char *listen;              // the API's TCP address (tcp_listen.h); NULL = none
+    bool listen_plain_anyway;        // without TLS although others than this host can listen in
+    const char *tls_cert, *tls_key;  // files; both or none
+    const char *const *cors_origins; // NULL-terminated; NULL = none
+    unsigned connections;            // of TCP; 0 = default
     bool log_requests;
     unsigned rate_limit;                  // requests a second of one key; 0 = none
     const char *network_range, *resolver; // NULL = the default
@@ -31,5 +35,8 @@ struct daemon_config {
 };
 
 int daemon_start(const struct daemon_config *config, struct daemon **ret_daemon, struct error *err);
+// Reads the certificate and key again. A pair that is no good leaves the old one in use, with a line in the
+// log.
+void daemon_reload(struct daemon *daemon);
 // Ends cleanly: guests and the keeper go on, the log is synced. Accepts NULL.
 void daemon_stop(struct daemon *daemon);

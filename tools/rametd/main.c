@@ -27,6 +27,7 @@ enum {
     SEAL_AGE_MAX_SECS = 10 * 365 * 86400,
     MEMORY_IDLE_MAX_SECS = 7 * 86400,
     FINGERPRINTS_DEFAULT_MB = 256,
+    CONNECTIONS_MAX = 60000,
     OOM_SCORE = -900
 };
 
@@ -66,6 +67,16 @@ static const char usage[] =
         "  --private-networks   let the network \"full\" reach private addresses (10.0.0.0/8 and the like)\n"
         "  --listen [ADDRESS:]PORT  the API on TCP too (default address: 127.0.0.1; port 0: a free one, see "
         "the log)\n"
+        "  --tls-cert FILE --tls-key FILE  TLS for it (PEM, the certificate with its chain); SIGHUP reads "
+        "them "
+        "again\n"
+        "  --listen-plain-anyway  no TLS although others than this host can connect: they can read keys and "
+        "data\n"
+        "  --cors-origin ORIGIN  pages of this origin (https://host.example) may call from browsers; may be "
+        "repeated\n"
+        "  --connections N      open at once by TCP; beyond them calls get a 503 (default: 6000, or half the "
+        "limit\n"
+        "                       of open files)\n"
         "  --log-requests       one log line for every API call\n"
         "  --rate-limit N       requests a second that each key may make over TCP, and twice as many at "
         "once\n"
@@ -137,6 +148,33 @@ static const char *complaint(const struct daemon_config *config, uint64_t shards
     return NULL;
 }
 
+// "https://host.example:8443" and nothing behind it, as browsers send it.
+static bool is_origin(const char *text)
+{
+    size_t scheme = strncmp(text, "http://", 7) == 0 ? 7 : strncmp(text, "https://", 8) == 0 ? 8 : 0;
+    const char *host = text + scheme;
+    return scheme > 0 && host[0] != '\0' &&
+           strspn(host, "abcdefghijklmnopqrstuvwxyz0123456789.-_:[]") == strlen(host);
+}
+
+// What is wrong with who may connect how; NULL: nothing.
+static const char *front_complaint(const struct daemon_config *config, const struct args_list *origins)
+{
+    if ((config->tls_cert == NULL) != (config->tls_key == NULL))
+        return "--tls-cert FILE and --tls-key FILE are given together";
+    if (config->listen == NULL &&
+            (config->tls_cert != NULL || config->listen_plain_anyway || origins->count > 0))
+        return "--tls-cert, --listen-plain-anyway and --cors-origin are about --listen, which is missing";
+    if (config->tls_cert != NULL && config->listen_plain_anyway)
+        return "--listen-plain-anyway means without TLS, and there is a --tls-cert";
+    for (unsigned i = 0; i < origins->count; i++)
+        if (!is_origin(origins->items[i]))
+            return "--cors-origin is not like https://host.example or http://localhost:3000, in small "
+                   "letters "
+                   "and without a path";
+    return NULL;
+}
+
 // Sealed data is read past the page cache, so what is hot must fit here.
 static uint64_t default_cache_bytes(void)
 {
@@ -182,13 +220,17 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
              overcommit = SANDBOX_MEMORY_OVERCOMMIT_DEFAULT, idle = SANDBOX_MEMORY_IDLE_DEFAULT_MS / 1000;
     uint64_t keep_stopped = 0;
     const char *working_sets = "on";
-    uint64_t pool = config->pool, rate_limit = GATE_RATE_DEFAULT;
+    uint64_t pool = config->pool, rate_limit = GATE_RATE_DEFAULT, connections = 0;
+    static struct args_list origins; // the daemon keeps it
     bool help = false, version = false, steps = false, routes = false;
     const struct args_option options[] = {{"store", 0, ARGS_TEXT, &config->store_dir},
             {"run", 0, ARGS_TEXT, &config->run_dir}, {"shards", 0, ARGS_NUMBER, &shards},
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
             {"accel", 0, ARGS_TEXT, &config->accel}, {"vmm-uid-base", 0, ARGS_NUMBER, &config->uid_base},
             {"no-confine", 0, ARGS_FLAG, &config->no_confine}, {"listen", 0, ARGS_TEXT, &config->listen},
+            {"tls-cert", 0, ARGS_TEXT, &config->tls_cert}, {"tls-key", 0, ARGS_TEXT, &config->tls_key},
+            {"listen-plain-anyway", 0, ARGS_FLAG, &config->listen_plain_anyway},
+            {"cors-origin", 0, ARGS_LIST, &origins}, {"connections", 0, ARGS_NUMBER, &connections},
             {"rate-limit", 0, ARGS_NUMBER, &rate_limit}, {"routes", 0, ARGS_FLAG, &routes},
             {"log-requests", 0, ARGS_FLAG, &config->log_requests},
             {"memory-budget", 0, ARGS_SIZE, &memory->budget_bytes},
@@ -230,6 +272,10 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     memory->overcommit_percent = overcommit > UINT_MAX ? UINT_MAX : (unsigned)overcommit;
     memory->idle_ms = idle > MEMORY_IDLE_MAX_SECS ? UINT64_MAX : idle * 1000;
     const char *wrong = complaint(config, shards, age);
+    if (wrong == NULL)
+        wrong = front_complaint(config, &origins);
+    if (wrong == NULL && connections > CONNECTIONS_MAX)
+        wrong = "--connections is more than 60000";
     if (wrong != NULL)
         return fail_usage(wrong);
     if (keep_stopped > SANDBOX_LIFE_MAX_SECS)
@@ -241,6 +287,8 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
     if (rate_limit > GATE_RATE_MAX)
         return fail_usage("--rate-limit is more than a million requests a second");
     config->rate_limit = (unsigned)rate_limit;
+    config->connections = (unsigned)connections;
+    config->cors_origins = origins.count > 0 ? origins.items : NULL;
     config->working_sets = strcmp(working_sets, "on") == 0;
     if (!config->working_sets && strcmp(working_sets, "off") != 0)
         return fail_usage("--working-sets is not on or off");
@@ -310,9 +358,9 @@ int main(int argc, char **argv)
         return 1;
     }
     int received = 0;
-    do
-        sigwait(&set, &received);
-    while (received == SIGHUP);
+    while (sigwait(&set, &received) != 0 || received == SIGHUP)
+        if (received == SIGHUP)
+            daemon_reload(daemon);
     log_line("ending on signal %d", received);
     daemon_stop(daemon);
     log_line("ended");
