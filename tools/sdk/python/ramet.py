@@ -292,10 +292,9 @@ class _Address:
 
     def __init__(self, url: str | None, ca_file: str | None) -> None:
         url = url or os.environ.get("RAMET_API") or "unix://" + _default_socket()
-        self.url = url.rstrip("/")
-        if "://" not in self.url:
-            self.url = "http://" + self.url
-        self.url = self.url.removesuffix("/v1")
+        self.url = url if "://" in url else "http://" + url
+        if not self.url.endswith("://"):
+            self.url = self.url.rstrip("/").removesuffix("/v1")
         parts = urllib.parse.urlsplit(self.url)
         self.tls: ssl.SSLContext | None = None
         self.socket_path = ""
@@ -697,10 +696,11 @@ class _EventParser:
 
     _END = re.compile(rb"[\r\n]")
 
-    def __init__(self) -> None:
+    def __init__(self, last_id: str | None = None) -> None:
         self._buffer = bytearray()
         self._scanned = 0
-        self._kind, self._data, self.last_id = b"", cast("list[bytes]", []), cast("str | None", None)
+        self._kind, self._data = b"", cast("list[bytes]", [])
+        self._id = self.last_id = last_id    # of what was whole: an event that breaks off is to be sent again
         self.retry_secs: float | None = None
         self._first = True
 
@@ -732,6 +732,7 @@ class _EventParser:
             self._first = False
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line:
+            self.last_id = self._id
             if self._data:
                 events.append(self._event())
             self._kind, self._data = b"", []
@@ -743,7 +744,7 @@ class _EventParser:
         elif name == b"event":
             self._kind = value
         elif name == b"id" and b"\0" not in value:
-            self.last_id = value.decode("utf-8", "replace")
+            self._id = value.decode("utf-8", "replace")
         elif name == b"retry" and value.isdigit():
             self.retry_secs = int(value) / 1000
 
@@ -763,6 +764,7 @@ class Stream(Generic[T]):
     def __init__(self) -> None:
         self._batch: collections.deque[T] = collections.deque()
         self._cancel = _Cancel()
+        self._reading = threading.Lock()
         self._closed = False
 
     def __iter__(self) -> Iterator[T]:
@@ -783,7 +785,8 @@ class Stream(Generic[T]):
         if self._closed:
             return []
         try:
-            return self._cancel.run(self._read)
+            with self._reading:
+                return self._cancel.run(self._read)
         except _Cancelled:
             self.close()
             if self._outer_cancelled():
@@ -809,7 +812,11 @@ class Stream(Generic[T]):
         self._closed = True
         self._cancel.cancel()
         self._batch.clear()
-        self._drop()
+        if self._reading.acquire(blocking=False):    # else the thread that reads comes by here when it wakes up
+            try:
+                self._drop()
+            finally:
+                self._reading.release()
 
     def __enter__(self: _S) -> _S:
         return self
@@ -873,9 +880,7 @@ class _EventStream(Stream[Event]):
 
     def _open(self, last_id: str | None) -> None:
         self._response = self._connect(last_id)
-        parser = _EventParser()
-        parser.last_id = last_id
-        self._parser = parser
+        self._parser = _EventParser(last_id)
         self._cancel.attach(self._response.sock)
 
     def _read(self) -> list[Event]:
@@ -1762,6 +1767,10 @@ class Ramet:
     def list_keys(self) -> list[Json]:
         """Keys, without what opens."""
         return cast("list[Json]", self._get("/v1/keys")["keys"])
+
+    def get_key(self, id: str) -> Json:
+        """One of them, by id or name."""
+        return self._get(f"/v1/keys/{_segment(id)}")
 
     def delete_key(self, id: str) -> None:
         """It opens nothing any more, from now on."""
@@ -2780,6 +2789,7 @@ class AsyncRamet:
     write_volume = _twin(Ramet.write_volume)
     create_key = _twin(Ramet.create_key)
     list_keys = _twin(Ramet.list_keys)
+    get_key = _twin(Ramet.get_key)
     delete_key = _twin(Ramet.delete_key)
     open_pty = _twin_as(Ramet.open_pty, lambda self, pty: AsyncPty(pty, self._ramet))
     open_port = _twin(Ramet.open_port)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python environments below build/, with packages that tests need and the system does not have."""
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+BUILD = os.path.join(ROOT, "build", "sdk")
+
+
+def environment(name, *requirements, constraints=None):
+    """The Python of an environment with these packages; None, and a line why, when they cannot be had here.
+
+    Made once; a test that comes while another makes it waits. Nothing of the system's Python is changed.
+    """
+    os.makedirs(BUILD, exist_ok=True)
+    folder = os.path.join(BUILD, name)
+    python = os.path.join(folder, "bin", "python")
+    words = list(requirements)
+    key = " ".join([sys.version, *words])
+    if constraints is not None:
+        with open(constraints, encoding="utf-8") as file:
+            key += file.read()
+        words += ["--constraint", constraints]
+    key = hashlib.sha256(key.encode()).hexdigest()
+    mark = os.path.join(folder, "made-from")
+    with open(folder + ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(mark):
+            with open(mark, encoding="ascii") as file:
+                if file.read() == key:
+                    return python
+        shutil.rmtree(folder, ignore_errors=True)
+        for command in ([sys.executable, "-m", "venv", "--without-pip", folder],
+                        [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet",
+                         "--retries", "1", "--timeout", "20", *words]):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                print(f"{name} cannot be had here: {(done.stderr or done.stdout).strip()[-500:]}")
+                shutil.rmtree(folder, ignore_errors=True)
+                return None
+        with open(mark, "w", encoding="ascii") as file:
+            file.write(key)
+    return python
+
+
+def copy_of_sdk():
+    """The Python client's folder, where a build may leave what it likes."""
+    folder = os.path.join(BUILD, "source")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(os.path.join(ROOT, "tools", "sdk", "python"), folder,
+                    ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info", ".mypy_cache"))
+    return folder
