@@ -129,9 +129,14 @@ static int take_option(char **at, const struct args_option *options, char *messa
                 nearest == NULL ? "" : "?");
         return -EINVAL;
     }
-    if (option->kind == ARGS_FLAG && value != NULL) {
+    if (option->kind == ARGS_FLAG && value != NULL && text[1] == '-') {
         snprintf(message, message_size, "--%s takes no value", option->name);
         return -EINVAL;
+    }
+    if (option->kind == ARGS_FLAG && value != NULL) { // "-it" is "-i -t"
+        *(bool *)option->target = true;
+        memmove(at[0] + 1, at[0] + 2, strlen(at[0] + 2) + 1);
+        return take_option(at, options, message, message_size);
     }
     int taken = 1;
     if (option->kind != ARGS_FLAG && value == NULL) {

@@ -2,6 +2,7 @@
 #include "tools/ramet/cli.h"
 
 #include "tools/ramet/suggest.h"
+#include "tools/ramet/table.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -218,7 +219,9 @@ const char *cli_store_dir(struct cli *cli)
 
 static void say(const struct verb *verb, const char *format, va_list args)
 {
-    fprintf(stderr, "ramet%s%s: ", verb == NULL ? "" : " ", verb == NULL ? "" : verb->name);
+    bool color = table_wants_color(STDERR_FILENO);
+    fprintf(stderr, "%sramet%s%s:%s ", color ? "\033[31m" : "", verb == NULL ? "" : " ",
+            verb == NULL ? "" : verb->name, color ? "\033[0m" : "");
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
 }

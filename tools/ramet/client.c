@@ -73,7 +73,7 @@ static int send_all(int fd, const void *bytes, size_t size)
 
 // Is anybody at home? Asked when a call has been silent for long: a machine that boots takes its time, but
 // then the daemon still answers others.
-static bool is_alive(const struct server *server)
+bool client_is_alive(const struct server *server)
 {
     char question[HEAD_MAX], answer[16];
     struct error err;
@@ -111,7 +111,7 @@ static int wait_for(struct client *client, short events)
             return -errno;
         if (on_wait != NULL)
             on_wait(on_wait_context, seconds);
-        if (ready == 0 && seconds % SILENCE_SECS == 0 && !is_alive(client->server))
+        if (ready == 0 && seconds % SILENCE_SECS == 0 && !client_is_alive(client->server))
             return -ETIMEDOUT;
     }
 }

@@ -46,6 +46,8 @@ int client_create(
         const struct server *server, const char *path, json_t *body, json_t **ret_json, struct error *err);
 // The headers that say who asks, each with its line end. For requests that others write.
 void client_credentials(const struct server *server, char *ret_text, size_t capacity);
+// Does the daemon answer a small call? Takes as long as the answer, ALIVE_SECS at most.
+bool client_is_alive(const struct server *server);
 // Called each second while an answer is waited for; NULL = no more. Of the whole process.
 void client_on_wait(void (*waiting)(void *context, unsigned seconds), void *context);
 // The next server-sent event: 1, 0 at the end. *ret_event is malloc'ed, *ret_data a new reference.

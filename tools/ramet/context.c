@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/env_option.h"
 #include "tools/ramet/output.h"
 #include "tools/ramet/resource.h"
 #include "vmglue/json_fields.h"
@@ -63,15 +64,15 @@ static int run_ls(struct cli *cli, const struct verb *verb, char **argv)
 static int run_new(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *language = NULL, *cwd = NULL, *user = NULL;
-    struct args_list env = {0};
+    struct env_option env = {0};
     struct args_option options[] = {{"language", 'l', ARGS_TEXT, &language}, {"cwd", 'w', ARGS_TEXT, &cwd},
-            {"user", 'u', ARGS_TEXT, &user}, {"env", 'e', ARGS_LIST, &env}, {0}};
+            {"user", 'u', ARGS_TEXT, &user}, ENV_OPTION_ROWS(env), {0}};
     struct args args;
     bool good = true;
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
         return status;
-    json_t *pairs = cli_pairs(verb, "env", &env, &good), *body = json_object();
+    json_t *pairs = env_option_read(verb, &env, &good), *body = json_object();
     if (!good) {
         json_decref(body);
         return CLI_USAGE;
@@ -135,7 +136,7 @@ const struct verb verb_context = {"context", "context ls|new|rm|interrupt|restar
         "  context ls NAME                 what there is, with its state and count of runs\n"
         "  context new NAME [ID]           makes one, and prints its id when it can run code\n"
         "    -l, --language python|bash    default: python\n"
-        "    -w, --cwd FOLDER, -u, --user NAME, -e, --env K=V\n"
+        "    -w, --cwd FOLDER, -u, --user NAME, -e, --env K=V, --env-file FILE\n"
         "  context rm NAME ID...           ends it, and all that its code started\n"
         "  context interrupt NAME [ID]     as Ctrl-C does; a second time, or with --kill, what does not end\n"
         "                                  within seconds is ended together with its variables\n"

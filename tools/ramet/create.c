@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/env_option.h"
 #include "tools/ramet/life_options.h"
 #include "tools/ramet/network_option.h"
 #include "tools/ramet/resource.h"
@@ -11,7 +12,8 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *from = NULL, *network = NULL, *size = NULL;
     uint64_t cpus = 0, memory = 0, disk = 0;
-    struct args_list labels = {0}, env = {0}, disks = {0};
+    struct args_list labels = {0}, disks = {0};
+    struct env_option env = {0};
     struct life_options life = {0};
     bool persistent = false;
     struct args_option options[] = {{"from", 0, ARGS_TEXT, &from}, {"size", 0, ARGS_TEXT, &size},
@@ -19,7 +21,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
             {"disk", 0, ARGS_SIZE, &disk}, {"network", 0, ARGS_TEXT, &network},
             {"add-disk", 0, ARGS_LIST, &disks}, {"ttl", 0, ARGS_TEXT, &life.ttl},
             {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
-            {"label", 'l', ARGS_LIST, &labels}, {"env", 'e', ARGS_LIST, &env}, {0}};
+            {"label", 'l', ARGS_LIST, &labels}, ENV_OPTION_ROWS(env), {0}};
     struct args args;
     int status;
     bool good = true;
@@ -44,7 +46,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     json_t *pairs = cli_pairs(verb, "label", &labels, &good);
     if (good && pairs != NULL)
         json_object_set_new(body, "labels", pairs);
-    pairs = good ? cli_pairs(verb, "env", &env, &good) : NULL;
+    pairs = good ? env_option_read(verb, &env, &good) : NULL;
     if (good && pairs != NULL)
         json_object_set_new(body, "env", pairs);
     if (persistent)
@@ -73,7 +75,8 @@ const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHO
         "may\n"
         "                     reach: --network 10.1.2.0/24,host.example:443,*.example.org\n"
         "  -l, --label K=V    may be given often\n"
-        "  -e, --env K=V      environment of all its commands; may be given often\n"
+        "  -e, --env K=V      environment of all its commands; may be given often; K alone: as it is here\n"
+        "  --env-file FILE    such lines from a file\n"
         "\n"
         "A sandbox from a machine snapshot has the snapshot's CPUs and memory.\n",
         run, .takes = "."};

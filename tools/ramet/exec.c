@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/env_option.h"
+#include "tools/ramet/shell.h"
 #include "tools/ramet/shell_quote.h"
 #include "vmglue/json_fields.h"
 
@@ -107,19 +109,44 @@ static int stream(struct cli *cli, const struct verb *verb, const char *name, js
     return status;
 }
 
+// exec -t: a terminal takes no environment of its own, so the line sets it.
+static int in_terminal(struct cli *cli, const struct verb *verb, const char *name, const char *line,
+        json_t *env, const char *timeout, const char *user, const char *cwd)
+{
+    if (timeout != NULL)
+        return cli_fail_usage(verb, "--timeout does not go with --tty: end the command by Ctrl-C");
+    if (cli->json)
+        return cli_fail_usage(verb, "--json does not go with --tty");
+    const char *key;
+    json_t *value;
+    char *whole = strdup(line);
+    json_object_foreach(env, key, value)
+    {
+        char *quoted = shell_quote_join((const char *const[]){json_string_value(value), NULL}), *longer;
+        if (asprintf(&longer, "export %s=%s; %s", key, quoted, whole) < 0)
+            abort();
+        free(quoted);
+        free(whole);
+        whole = longer;
+    }
+    int status = shell_run(cli, verb, name, whole, user, cwd);
+    free(whole);
+    return status;
+}
+
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *cwd = NULL, *user = NULL, *timeout = NULL;
-    struct args_list env = {0};
-    bool with_stdin = false, good = true;
+    struct env_option env = {0};
+    bool with_stdin = false, tty = false, good = true;
     struct args_option options[] = {{"cwd", 'w', ARGS_TEXT, &cwd}, {"user", 'u', ARGS_TEXT, &user},
-            {"timeout", 't', ARGS_TEXT, &timeout}, {"env", 'e', ARGS_LIST, &env},
-            {"stdin", 'i', ARGS_FLAG, &with_stdin}, {0}};
+            {"timeout", 0, ARGS_TEXT, &timeout}, ENV_OPTION_ROWS(env), {"stdin", 'i', ARGS_FLAG, &with_stdin},
+            {"tty", 't', ARGS_FLAG, &tty}, {0}};
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, options, 2, 4096, 1, &args, &status))
         return status;
-    json_t *pairs = cli_pairs(verb, "env", &env, &good);
+    json_t *pairs = env_option_read(verb, &env, &good);
     char *end = NULL;
     double seconds = timeout == NULL ? 0 : strtod(timeout, &end);
     if (good && timeout != NULL && (end == timeout || *end != '\0' || !(seconds > 0))) {
@@ -130,6 +157,12 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         return CLI_USAGE;
     // One word is a line for the shell; several are a command and its arguments, each kept as it is.
     char *line = args.count == 2 ? strdup(args.items[1]) : shell_quote_join(args.items + 1);
+    if (tty) {
+        status = in_terminal(cli, verb, args.items[0], line, pairs, timeout, user, cwd);
+        json_decref(pairs);
+        free(line);
+        return status;
+    }
     json_t *command = json_string(line);
     free(line);
     if (command == NULL) {
@@ -170,12 +203,17 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 
 const struct verb verb_exec = {"exec", "exec NAME [options] [--] COMMAND [ARGUMENT...]",
         "Run a command in a sandbox and pass its output and exit status on",
-        "  -i, --stdin        give it this program's standard input (else it reads nothing)\n"
-        "  -t, --timeout SECS end it and all that it started after so long (status 124)\n"
+        "  -i, --stdin        give it this program's standard input, up to its end (else it reads nothing)\n"
+        "  -t, --tty          in a terminal, as `ramet shell` does; -it is the same\n"
+        "  --timeout SECS     end it and all that it started after so long (status 124)\n"
         "  -w, --cwd FOLDER   default: the user's home\n"
         "  -u, --user NAME    default: user\n"
-        "  -e, --env K=V      may be given often\n"
+        "  -e, --env K=V      may be given often; K alone takes the value from this environment\n"
+        "  --env-file FILE    such lines from a file\n"
         "\n"
-        "A single COMMAND is a line for /bin/bash; with ARGUMENTs each word stays as it is.\n"
+        "A single COMMAND is a line for /bin/bash; with ARGUMENTs each word stays as it is. Options of this "
+        "program "
+        "stand\n"
+        "before COMMAND.\n"
         "With --json the whole result is printed when the command ends.\n",
         run, .takes = "s."};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
+#include "tools/ramet/env_option.h"
 #include "tools/ramet/output.h"
 #include "tools/ramet/sandbox_print.h"
 #include "vmglue/json_fields.h"
@@ -12,16 +13,17 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     uint64_t count = 0;
     const char *snapshot = NULL;
     bool best_effort = false, good = true;
-    struct args_list names = {0}, labels = {0}, env = {0};
+    struct args_list names = {0}, labels = {0};
+    struct env_option env = {0};
     struct args_option options[] = {{"count", 'c', ARGS_NUMBER, &count}, {"name", 'n', ARGS_LIST, &names},
-            {"label", 'l', ARGS_LIST, &labels}, {"env", 'e', ARGS_LIST, &env},
-            {"snapshot", 0, ARGS_TEXT, &snapshot}, {"best-effort", 0, ARGS_FLAG, &best_effort}, {0}};
+            {"label", 'l', ARGS_LIST, &labels}, ENV_OPTION_ROWS(env), {"snapshot", 0, ARGS_TEXT, &snapshot},
+            {"best-effort", 0, ARGS_FLAG, &best_effort}, {0}};
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
         return status;
     json_t *label_pairs = cli_pairs(verb, "label", &labels, &good);
-    json_t *env_pairs = good ? cli_pairs(verb, "env", &env, &good) : NULL;
+    json_t *env_pairs = good ? env_option_read(verb, &env, &good) : NULL;
     if (!good) {
         json_decref(label_pairs);
         return CLI_USAGE;
@@ -65,7 +67,8 @@ const struct verb verb_fork = {"fork",
         "  -n, --name CHILD     name of a child; may be given often (default: names are made)\n"
         "  --snapshot SNAPSHOT  also keep the instant under this name\n"
         "  -l, --label K=V      labels of the children (default: the parent's)\n"
-        "  -e, --env K=V        more environment for the children's commands\n"
+        "  -e, --env K=V        more environment for the children's commands; K alone: as it is here\n"
+        "  --env-file FILE      such lines from a file\n"
         "  --best-effort        go on when the guest cannot freeze its processes; forks may draw equal "
         "random bytes then\n"
         "\n"

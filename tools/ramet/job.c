@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs: commands in a sandbox that go on when nobody looks.
 #include "tools/ramet/cli.h"
+#include "tools/ramet/env_option.h"
 #include "tools/ramet/output.h"
 #include "tools/ramet/resource.h"
 #include "tools/ramet/shell_quote.h"
@@ -56,15 +57,15 @@ static json_t *command_body(const struct verb *verb, const struct args *args)
 static int start(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *name = NULL, *cwd = NULL, *user = NULL;
-    struct args_list env = {0};
+    struct env_option env = {0};
     bool good = true;
     struct args_option options[] = {{"name", 'n', ARGS_TEXT, &name}, {"cwd", 'w', ARGS_TEXT, &cwd},
-            {"user", 'u', ARGS_TEXT, &user}, {"env", 'e', ARGS_LIST, &env}, {0}};
+            {"user", 'u', ARGS_TEXT, &user}, ENV_OPTION_ROWS(env), {0}};
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, options, 2, 4096, 1, &args, &status))
         return status;
-    json_t *pairs = cli_pairs(verb, "env", &env, &good), *body = good ? command_body(verb, &args) : NULL;
+    json_t *pairs = env_option_read(verb, &env, &good), *body = good ? command_body(verb, &args) : NULL;
     if (body == NULL) {
         json_decref(pairs);
         return CLI_USAGE;
@@ -250,7 +251,8 @@ static const struct verb parts[] = {
 
 const struct verb verb_job = {"job", "job start|ls|show|wait|logs|kill|rm NAME ...",
         "Commands in a sandbox that go on when nobody looks",
-        "  job start NAME [--name JOB] [-w FOLDER] [-u USER] [-e K=V] [--] COMMAND [ARGUMENT...]\n"
+        "  job start NAME [--name JOB] [options] [--] COMMAND [ARGUMENT...]\n"
+        "    -n, --name JOB, -w, --cwd FOLDER, -u, --user NAME, -e, --env K=V, --env-file FILE\n"
         "  job ls NAME\n"
         "  job show NAME JOB\n"
         "  job wait NAME JOB              passes the job's exit status on\n"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // pause, resume, restore, promote, update: what may be done to a sandbox between create and rm.
 #include "tools/ramet/cli.h"
+#include "tools/ramet/env_option.h"
 #include "tools/ramet/network_option.h"
 #include "tools/ramet/life_options.h"
 #include "tools/ramet/resource.h"
@@ -90,11 +91,12 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
     const char *name = NULL, *network = NULL;
     bool persistent = false, not_persistent = false, good = true;
     struct life_options life = {0};
-    struct args_list labels = {0}, env = {0};
+    struct args_list labels = {0};
+    struct env_option env = {0};
     struct args_option options[] = {{"name", 'n', ARGS_TEXT, &name}, {"ttl", 0, ARGS_TEXT, &life.ttl},
             {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
             {"not-persistent", 0, ARGS_FLAG, &not_persistent}, {"label", 'l', ARGS_LIST, &labels},
-            {"env", 'e', ARGS_LIST, &env}, {"network", 0, ARGS_TEXT, &network}, {0}};
+            ENV_OPTION_ROWS(env), {"network", 0, ARGS_TEXT, &network}, {0}};
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
@@ -111,7 +113,7 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
     json_t *pairs = cli_pairs(verb, "label", &labels, &good);
     if (good && pairs != NULL)
         json_object_set_new(body, "labels", pairs);
-    pairs = good ? cli_pairs(verb, "env", &env, &good) : NULL;
+    pairs = good ? env_option_read(verb, &env, &good) : NULL;
     if (good && pairs != NULL)
         json_object_set_new(body, "env", pairs);
     if (!good || !life_options_add(verb, &life, body)) {
@@ -151,5 +153,7 @@ const struct verb verb_update = {"update", "update NAME [options]",
         "that it does\n"
         "                       not allow end\n"
         "  -l, --label K=V      replaces all labels; may be given often\n"
-        "  -e, --env K=V        replaces the environment of its commands; may be given often\n",
+        "  -e, --env K=V        replaces the environment of its commands; may be given often; K alone: as it "
+        "is here\n"
+        "  --env-file FILE      such lines from a file\n",
         run_update, .takes = "s"};

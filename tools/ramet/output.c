@@ -7,77 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-struct table {
-    unsigned columns;
-    const char *heads[TABLE_COLUMNS_MAX];
-    char *(*rows)[TABLE_COLUMNS_MAX];
-    size_t count, capacity;
-};
-
-struct table *table_create(unsigned columns, const char *const *heads)
-{
-    struct table *table = calloc(1, sizeof *table);
-    if (table == NULL)
-        abort();
-    table->columns = columns;
-    memcpy(table->heads, heads, columns * sizeof *heads);
-    return table;
-}
-
-void table_add(struct table *table, const char *const *cells)
-{
-    if (table->count == table->capacity) {
-        table->capacity = table->capacity == 0 ? 32 : table->capacity * 2;
-        table->rows = realloc(table->rows, table->capacity * sizeof *table->rows);
-        if (table->rows == NULL)
-            abort();
-    }
-    for (unsigned c = 0; c < table->columns; c++)
-        table->rows[table->count][c] = strdup(cells[c] == NULL ? "" : cells[c]);
-    table->count++;
-}
-
-// Characters, not bytes: names of files may be any text.
-static size_t width_of(const char *text)
-{
-    size_t width = 0;
-    for (; *text != '\0'; text++)
-        width += ((unsigned char)*text & 0xc0) != 0x80;
-    return width;
-}
-
-static void print_row(const struct table *table, const char *const *cells, const size_t *widths)
-{
-    for (unsigned c = 0; c < table->columns; c++) {
-        const char *cell = cells[c][0] == '\0' ? "-" : cells[c];
-        if (c + 1 == table->columns)
-            printf("%s\n", cell);
-        else
-            printf("%s%*s", cell, (int)(widths[c] - width_of(cell) + 2), "");
-    }
-}
-
-void table_print(struct table *table)
-{
-    size_t widths[TABLE_COLUMNS_MAX] = {0};
-    bool terminal = isatty(STDOUT_FILENO);
-    for (unsigned c = 0; c < table->columns; c++) {
-        widths[c] = terminal ? width_of(table->heads[c]) : 1;
-        for (size_t r = 0; r < table->count; r++)
-            if (width_of(table->rows[r][c]) > widths[c])
-                widths[c] = width_of(table->rows[r][c]);
-    }
-    if (terminal && table->count > 0)
-        print_row(table, table->heads, widths);
-    for (size_t r = 0; r < table->count; r++) {
-        print_row(table, (const char *const *)table->rows[r], widths);
-        for (unsigned c = 0; c < table->columns; c++)
-            free(table->rows[r][c]);
-    }
-    free(table->rows);
-    free(table);
-}
-
 static char *next_buffer(void)
 {
     static char buffers[8][32];
@@ -129,19 +58,27 @@ const char *output_age(const char *rfc3339)
     return text;
 }
 
+// Bars need a terminal that can go back in a line.
+static bool shows(void)
+{
+    const char *term = getenv("TERM");
+    return isatty(STDERR_FILENO) && (term == NULL || strcmp(term, "dumb") != 0);
+}
+
 void progress_set(struct progress *progress, double fraction)
 {
     enum { WIDTH = 30 };
     int percent = (int)(fraction * 100);
-    if (!isatty(STDERR_FILENO) || (progress->shown && percent == progress->last))
+    if (!shows() || (progress->shown && percent == progress->last))
         return;
     progress->shown = true;
     progress->last = percent;
     int full = percent * WIDTH / 100;
-    fprintf(stderr, "\r%s [", progress->what);
+    fprintf(stderr, "\r\033[K%s [", progress->what);
     for (int i = 0; i < WIDTH; i++)
         fputc(i < full ? '#' : '.', stderr);
     fprintf(stderr, "] %3d %%", percent);
+    fflush(stderr);
 }
 
 void progress_amount(struct progress *progress, uint64_t bytes)
@@ -155,7 +92,7 @@ void progress_amount(struct progress *progress, uint64_t bytes)
 
 void progress_text(struct progress *progress, const char *text)
 {
-    if (!isatty(STDERR_FILENO))
+    if (!shows())
         return;
     progress->shown = true;
     fprintf(stderr, "\r\033[K%s: %s", progress->what, text);

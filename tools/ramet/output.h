@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables, sizes, progress. On a terminal with a head line and bars; in a pipe plain lines, columns in the
-// same order.
+// Sizes and times in words, and progress: bars on a terminal only.
 #pragma once
 
+#include "tools/ramet/table.h"
 #include "vmglue/json.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum { TABLE_COLUMNS_MAX = 10 };
-struct table;
-struct table *table_create(unsigned columns, const char *const *heads);
-// A row of texts (copied).
-void table_add(struct table *table, const char *const *cells);
-void table_print(struct table *table); // and frees it
 
 // "4.0 GiB"; the result is one of a few static buffers.
 const char *output_size(uint64_t bytes);

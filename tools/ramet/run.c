@@ -251,7 +251,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     const char *context = "default", *timeout = NULL;
     struct run_state state = {.verb = verb};
     struct args_option options[] = {{"context", 'c', ARGS_TEXT, &context},
-            {"timeout", 't', ARGS_TEXT, &timeout}, {"save", 's', ARGS_TEXT, &state.save_dir}, {0}};
+            {"timeout", 0, ARGS_TEXT, &timeout}, {"save", 's', ARGS_TEXT, &state.save_dir}, {0}};
     struct args args;
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
@@ -284,7 +284,7 @@ const struct verb verb_run = {"run", "run NAME [options] [CODE | FILE.py | -]",
         "Run code in a sandbox, where variables stay from one call to the next",
         "  -c, --context ID   \"python\" (default) and \"bash\" are made when they are first used;\n"
         "                     `ramet context new` makes others\n"
-        "  -t, --timeout SECS interrupt it after so long (status 124); variables stay where they can\n"
+        "  --timeout SECS     interrupt it after so long (status 124); variables stay where they can\n"
         "  -s, --save FOLDER  write figures and tables there: 1.png, 2.html, ...\n"
         "\n"
         "Prints what the code prints, as it comes, and the last expression's value. Without CODE, or with "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A terminal in a sandbox: this one's, in raw mode, over the API's WebSocket.
-#include "tools/ramet/cli.h"
+#include "tools/ramet/shell.h"
+
 #include "tools/ramet/shell_quote.h"
 #include "tools/ramet/upgrade.h"
 #include "vmglue/json_fields.h"
@@ -18,16 +19,27 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <termios.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 16384, OUT_MAX = 65536, STATUS_GONE = 1 };
+enum {
+    HEAD_MAX = 16384,
+    OUT_MAX = 65536,
+    TICK_MS = 1000,
+    END_MS = 200,           // how often an input that has ended says so: whoever reads there gets it
+    SILENT_MS = 60 * 1000,  // the daemon asks after us three times within this
+    UNHEARD_MS = 10 * 1000, // after what was typed: then the daemon is asked whether it lives
+};
 
 struct shell {
     const struct verb *verb;
     int fd, signals;
     struct websocket websocket;
     struct termios before;
+    const struct server *server;
     bool raw, exited, input_ended;
+    bool line_began, tilde; // what was typed last: an Enter, and a ~ behind it
+    uint64_t heard_ms, typed_ms, asked_ms;
     int status;
     uint8_t out[OUT_MAX]; // for the daemon, from out_start on
     size_t out_start, out_size;
@@ -120,6 +132,22 @@ static void cooked_terminal(struct shell *shell)
     shell->raw = false;
 }
 
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static bool lost(struct shell *shell, const char *why)
+{
+    cooked_terminal(shell);
+    if (!shell->exited)
+        shell->status = cli_fail(shell->verb, "%s; what ran there was hung up", why);
+    shell->exited = true;
+    return false;
+}
+
 static void show(const void *bytes, size_t size)
 {
     const char *at = bytes;
@@ -173,8 +201,11 @@ static bool take_bytes(struct shell *shell)
 {
     char bytes[65536];
     ssize_t got = recv(shell->fd, bytes, sizeof bytes, 0);
+    if (got < 0 && errno == EINTR)
+        return true;
     if (got <= 0)
-        return got < 0 && errno == EINTR;
+        return lost(shell, "the connection to the daemon broke off");
+    shell->heard_ms = now_ms();
     for (size_t done = 0; done < (size_t)got;) {
         struct websocket_message message;
         size_t taken;
@@ -186,19 +217,64 @@ static bool take_bytes(struct shell *shell)
     return true;
 }
 
+// "Enter ~ ." ends this program, as with ssh: a sandbox that hangs takes no Ctrl-C. Returns how many bytes
+// are left to send, or -1 = it was typed.
+static ssize_t take_escapes(struct shell *shell, const char *typed, size_t size, char *ret_bytes)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < size; i++) {
+        bool tilde = shell->tilde;
+        shell->tilde = false;
+        if (tilde && typed[i] == '.')
+            return -1;
+        if (tilde && typed[i] != '~')
+            ret_bytes[left++] = '~';
+        if (!tilde && shell->line_began && typed[i] == '~') {
+            shell->tilde = true;
+            continue;
+        }
+        shell->line_began = typed[i] == '\r' || typed[i] == '\n';
+        ret_bytes[left++] = typed[i];
+    }
+    return (ssize_t)left;
+}
+
 // What is typed; at the end of a file or pipe the terminal's own end-of-file key.
 static bool take_typed(struct shell *shell)
 {
-    char bytes[32768];
-    ssize_t got = read(STDIN_FILENO, bytes, sizeof bytes);
+    char typed[16384], bytes[2 * sizeof typed];
+    ssize_t got = read(STDIN_FILENO, typed, sizeof typed);
     if (got < 0 && errno == EINTR)
         return true;
     if (got <= 0) {
         shell->input_ended = true;
-        bytes[0] = 4;
-        got = 1;
+        return true;
     }
-    return send_message(shell, WEBSOCKET_BINARY, bytes, (size_t)got);
+    shell->typed_ms = now_ms();
+    if (!shell->raw)
+        return send_message(shell, WEBSOCKET_BINARY, typed, (size_t)got);
+    ssize_t left = take_escapes(shell, typed, (size_t)got, bytes);
+    if (left < 0)
+        return lost(shell, "left by ~.");
+    return left == 0 || send_message(shell, WEBSOCKET_BINARY, bytes, (size_t)left);
+}
+
+// When nothing happened for a while.
+static bool take_tick(struct shell *shell)
+{
+    uint64_t now = now_ms();
+    char end = 4;
+    if (now - shell->heard_ms > SILENT_MS)
+        return lost(shell, "the daemon does not answer; is its process stopped? (its log and ps say more)");
+    if (shell->typed_ms > shell->heard_ms && now - shell->typed_ms > UNHEARD_MS &&
+            now - shell->asked_ms > UNHEARD_MS) {
+        if (!client_is_alive(shell->server))
+            return lost(
+                    shell, "the daemon does not answer; is its process stopped? (its log and ps say more)");
+        shell->asked_ms = now_ms();
+    }
+    return !shell->input_ended || shell->exited || shell->out_size > 0 ||
+           send_message(shell, WEBSOCKET_BINARY, &end, 1);
 }
 
 // False: a signal that ends this program.
@@ -207,8 +283,14 @@ static bool take_signals(struct shell *shell)
     struct signalfd_siginfo info;
     if (read(shell->signals, &info, sizeof info) != sizeof info)
         return true;
-    if (info.ssi_signo == SIGWINCH)
+    if (info.ssi_signo == SIGCONT) { // whoever stopped us has made the terminal his own meanwhile
+        shell->raw = false;
+        raw_terminal(shell);
+    }
+    if (info.ssi_signo == SIGWINCH || info.ssi_signo == SIGCONT)
         return send_size(shell);
+    cooked_terminal(shell);
+    shell->exited = true;
     shell->status = 128 + (int)info.ssi_signo;
     return false;
 }
@@ -218,6 +300,7 @@ static void serve(struct shell *shell)
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGWINCH);
+    sigaddset(&set, SIGCONT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGINT); // a raw terminal sends none, but somebody else may
@@ -225,12 +308,15 @@ static void serve(struct shell *shell)
     sigprocmask(SIG_BLOCK, &set, NULL);
     shell->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     raw_terminal(shell);
+    shell->line_began = true;
+    shell->heard_ms = now_ms();
     for (bool open = shell->signals >= 0; open;) {
         bool waits = shell->out_size > 0;
         struct pollfd polls[3] = {{.fd = shell->fd, .events = (short)(POLLIN | (waits ? POLLOUT : 0))},
                 {.fd = shell->input_ended || waits ? -1 : STDIN_FILENO, .events = POLLIN},
                 {.fd = shell->signals, .events = POLLIN}};
-        if (poll(polls, 3, -1) < 0 && errno != EINTR)
+        int ready = poll(polls, 3, shell->input_ended ? END_MS : TICK_MS);
+        if (ready < 0 && errno != EINTR)
             break;
         if (polls[0].revents & POLLOUT)
             open = flush_out(shell);
@@ -240,6 +326,8 @@ static void serve(struct shell *shell)
             open = take_typed(shell);
         if (open && polls[2].revents)
             open = take_signals(shell);
+        if (open)
+            open = take_tick(shell);
     }
     cooked_terminal(shell);
 }
@@ -270,21 +358,13 @@ static char *shell_path(const char *name, const char *line, const char *user, co
     return path;
 }
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
+int shell_run(struct cli *cli, const struct verb *verb, const char *name, const char *line, const char *user,
+        const char *cwd)
 {
-    const char *user = NULL, *cwd = NULL;
-    struct args_option options[] = {{"user", 'u', ARGS_TEXT, &user}, {"cwd", 'w', ARGS_TEXT, &cwd}, {0}};
-    struct shell shell = {.verb = verb, .fd = -1, .status = STATUS_GONE};
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, options, 1, 4096, 1, &args, &status))
-        return status;
-    char *line = args.count == 1   ? NULL
-                 : args.count == 2 ? strdup(args.items[1])
-                                   : shell_quote_join(args.items + 1);
-    char *path = shell_path(args.items[0], line, user, cwd);
+    struct shell shell = {.verb = verb, .server = cli_server(cli), .fd = -1, .status = CLI_FAILED};
+    char *path = shell_path(name, line, user, cwd);
     websocket_init(&shell.websocket, false);
-    status = connect_shell(cli, &shell, path);
+    int status = connect_shell(cli, &shell, path);
     if (status == CLI_DONE) {
         serve(&shell);
         status = shell.status;
@@ -293,6 +373,23 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         close(shell.fd);
     websocket_free(&shell.websocket);
     free(path);
+    return status;
+}
+
+static int run(struct cli *cli, const struct verb *verb, char **argv)
+{
+    const char *user = NULL, *cwd = NULL;
+    struct args_option options[] = {{"user", 'u', ARGS_TEXT, &user}, {"cwd", 'w', ARGS_TEXT, &cwd}, {0}};
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, options, 1, 4096, 1, &args, &status))
+        return status;
+    if (cli->json)
+        return cli_fail_usage(verb, "a terminal has no --json; `ramet exec --json` has");
+    char *line = args.count == 1   ? NULL
+                 : args.count == 2 ? strdup(args.items[1])
+                                   : shell_quote_join(args.items + 1);
+    status = shell_run(cli, verb, args.items[0], line, user, cwd);
     free(line);
     return status;
 }
@@ -302,8 +399,12 @@ const struct verb verb_shell = {"shell", "shell NAME [options] [--] [COMMAND [AR
         "  -w, --cwd FOLDER   default: the user's home\n"
         "  -u, --user NAME    default: user\n"
         "\n"
-        "Every key goes to the sandbox, Ctrl-C too; the terminal's size follows this one's. The shell's "
+        "Every key goes to the sandbox, Ctrl-C and Ctrl-Z too; the terminal's size follows this one's. The "
+        "shell's "
         "exit\n"
-        "status is passed on. When the connection breaks the shell there gets SIGHUP, as when a line is hung "
-        "up.\n",
+        "status is passed on. Enter, ~ and . leave at once, also a sandbox that hangs. When the connection "
+        "breaks the "
+        "shell\n"
+        "there gets SIGHUP, as when a line is hung up. Input that is no terminal is typed in, and its end is "
+        "Ctrl-D.\n",
         run, .takes = "s."};

@@ -3,6 +3,7 @@
 // cancels the build.
 #include "tools/ramet/template_build.h"
 
+#include "tools/ramet/env_option.h"
 #include "tools/ramet/output.h"
 #include "tools/ramet/stream.h"
 #include "tools/ramet/volume.h"
@@ -26,7 +27,8 @@ struct build {
     const char *packages, *base, *tar, *oci, *image, *disk, *format, *from, *volume, *size, *warm, *warm_code,
             *network;
     uint64_t cpus, memory, disk_gb;
-    struct args_list setup, labels, env;
+    struct args_list setup, labels;
+    struct env_option env;
     bool replace, detach;
     json_t *body; // owned until it is sent
     char id[64];  // of the build, once it is known
@@ -102,7 +104,7 @@ static int make_body(struct build *build, const char *name)
         json_object_set_new(body, "replace", json_true());
     if ((pairs = cli_pairs(build->verb, "label", &build->labels, &good)) != NULL)
         json_object_set_new(body, "labels", pairs);
-    if (good && (pairs = cli_pairs(build->verb, "env", &build->env, &good)) != NULL)
+    if (good && (pairs = env_option_read(build->verb, &build->env, &good)) != NULL)
         json_object_set_new(body, "env", pairs);
     if (!good)
         return CLI_USAGE;
@@ -278,7 +280,7 @@ int template_build(struct cli *cli, const struct verb *verb, char **argv)
             {"memory-mb", 'm', ARGS_NUMBER, &build.memory}, {"disk-gb", 0, ARGS_NUMBER, &build.disk_gb},
             {"network", 0, ARGS_TEXT, &build.network}, {"warm", 0, ARGS_TEXT, &build.warm},
             {"warm-code", 0, ARGS_TEXT, &build.warm_code}, {"setup", 0, ARGS_LIST, &build.setup},
-            {"label", 'l', ARGS_LIST, &build.labels}, {"env", 'e', ARGS_LIST, &build.env},
+            {"label", 'l', ARGS_LIST, &build.labels}, ENV_OPTION_ROWS(build.env),
             {"replace", 0, ARGS_FLAG, &build.replace}, {"detach", 'd', ARGS_FLAG, &build.detach}, {0}};
     struct args args;
     int status;

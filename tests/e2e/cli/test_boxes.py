@@ -107,7 +107,7 @@ class Boxes(rig.Case):
         self.assertEqual(self.daemon.ramet("exec", name, "--", "printf", "%s|", "a b", "$HOME", "it's"), "a b|$HOME|it's|")
         self.assertEqual(self.daemon.ramet("exec", "-i", name, "wc -c", stdin="x" * 70000), "70000\n")
         self.assertEqual(self.daemon.ramet("exec", "-e", "A=1 2\n3", "-w", "/tmp", name, "printf '%s' \"$A\"; pwd"), "1 2\n3/tmp\n")
-        self.daemon.ramet("exec", name, "-t", "0.5", "--", "sleep", "1000", status=124)
+        self.daemon.ramet("exec", name, "--timeout", "0.5", "--", "sleep", "1000", status=124)
         self.assertEqual(self.sh(name, "pgrep -c sleep || true"), "0\n")
         noise = self.daemon.ramet("exec", name, "head -c 300000 /dev/urandom | tee noise", text=False)
         self.assertEqual(self.daemon.ramet("cp", name + ":noise", "-", text=False), noise)
@@ -247,12 +247,12 @@ class Boxes(rig.Case):
         self.daemon.ramet("start", "demo")
         self.assertEqual(self.sh("demo", "cat f"), "data\n")
         # rm needs no agent.
-        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "demo", "-t", "3", "sudo kill -STOP -1; true"], capture_output=True)
+        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "demo", "--timeout", "3", "sudo kill -STOP -1; true"], capture_output=True)
         self.daemon.ramet("rm", "demo")
         self.check_owned()
 
     def until_answers(self, name):
-        self.until(lambda: subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "-t", "30", "true"],
+        self.until(lambda: subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "--timeout", "30", "true"],
                                           capture_output=True).returncode == 0)
 
     def test_a_full_store_makes_the_guest_wait(self):

@@ -209,7 +209,7 @@ class Confine(rig.Case):
         self.daemon.start("--vmm", vmm)
 
     def boot_id(self, name):
-        result = subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "-t", "30", "cat /proc/sys/kernel/random/boot_id"],
+        result = subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", name, "--timeout", "30", "cat /proc/sys/kernel/random/boot_id"],
                                 capture_output=True, text=True)
         return result.stdout.strip()
 

@@ -61,7 +61,7 @@ class Silent(rig.Case):
 
     def panic(self):
         self.daemon.ramet("create", "box", "--from", "point")
-        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "-t", "30", "box",
+        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "--timeout", "30", "box",
                         "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger"], capture_output=True)
         self.until(lambda: self.state("box") == "failed")
         self.assertIn("panic", self.daemon.json("show", "box")["reason"])
