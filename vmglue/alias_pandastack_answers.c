@@ -191,7 +191,7 @@ json_t *alias_pandastack_exec_event(
 json_t *alias_pandastack_log_event(
         const struct alias_call *call, struct http_request *request, const char **event, json_t *data)
 {
-    copy(data, "chunk", "text");
+    copy(data, "line", "text");
     return data;
 }
 

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOGS_DEFAULT_BYTES = 64 << 10, LOGS_MAX_BYTES = 1 << 20 };
+enum { LINE_MAX_BYTES = 4096, LOOK_MS = 500, LOGS_DEFAULT_BYTES = 64 << 10, LOGS_MAX_BYTES = 1 << 20 };
 
 static bool is_follow(struct http_request *request, bool otherwise)
 {
     const char *follow = http_request_query(request, "follow");
-    return follow == NULL ? otherwise : strcmp(follow, "0") != 0;
+    return follow == NULL ? otherwise : strcmp(follow, "0") != 0 && strcmp(follow, "false") != 0;
 }
 
 struct follower {
@@ -93,9 +93,51 @@ static void events_of_one(struct http_request *request)
     json_decref(json);
 }
 
+static bool send_line(struct http_request *request, const char *text, size_t size)
+{
+    while (size > 0 && text[size - 1] == '\r')
+        size--;
+    return http_reply_event(request, "line", json_pack("{s:o}", "text", json_fields_text(text, size))) == 0;
+}
+
+// Line by line; what has no end of line yet goes out when nothing more came for a while.
+static void follow_logs(struct http_request *request, const char *name)
+{
+    struct sandboxes *all = service_of(request)->sandboxes;
+    struct sandbox_console_cursor cursor = {0};
+    char text[LINE_MAX_BYTES];
+    size_t size = 0;
+    struct error err;
+    ssize_t got = sandbox_console_next(all, name, &cursor, text, sizeof text, &err);
+    if (got < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return;
+    }
+    http_reply_begin_events(request);
+    while (got >= 0) {
+        const char *end;
+        size += (size_t)got;
+        while ((end = memchr(text, '\n', size)) != NULL) {
+            size_t line = (size_t)(end - text) + 1;
+            if (!send_line(request, text, line - 1))
+                return;
+            memmove(text, end + 1, size - line);
+            size -= line;
+        }
+        if (size > 0 && (got == 0 || size == sizeof text)) {
+            if (!send_line(request, text, size))
+                return;
+            size = 0;
+        }
+        if (got == 0 && http_request_wait_gone(request, LOOK_MS))
+            return;
+        got = sandbox_console_next(all, name, &cursor, text + size, sizeof text - size, &err);
+    }
+}
+
 static void logs(struct http_request *request)
 {
-    static const char *const known[] = {"tail_bytes", NULL};
+    static const char *const known[] = {"tail_bytes", "follow", NULL};
     uint64_t limit = LOGS_DEFAULT_BYTES;
     char *text = NULL;
     size_t size = 0;
@@ -105,6 +147,10 @@ static void logs(struct http_request *request)
         r = route_json_query_uint(request, "tail_bytes", &limit, &err);
     if (r >= 0 && (limit == 0 || limit > LOGS_MAX_BYTES))
         r = error_set(&err, -EINVAL, "query parameter tail_bytes must be from 1 to %d", LOGS_MAX_BYTES);
+    if (r >= 0 && is_follow(request, false)) {
+        follow_logs(request, http_request_param(request, "name"));
+        return;
+    }
     if (r >= 0)
         r = sandbox_console(service_of(request)->sandboxes, http_request_param(request, "name"),
                 (size_t)limit, &text, &size, &err);

@@ -105,7 +105,23 @@ static void remove_key(struct http_request *request)
         http_reply_empty(request, 204);
 }
 
+// Who asks. By the unix socket that is the owner, without a key.
+static void show_caller(struct http_request *request)
+{
+    static const char *const known[] = {NULL};
+    const struct keys_info *key = gate_key(request);
+    struct error err;
+    if (http_request_check_query(request, known, &err) < 0) {
+        http_reply_failure(request, "key", &err);
+        return;
+    }
+    http_reply_json(request, 200,
+            json_pack("{s:s, s:b, s:o}", "name", key == NULL ? "owner" : key->name, "owner", key == NULL,
+                    "key", key == NULL ? json_null() : key_json(key)));
+}
+
 const struct http_route routes_keys[] = {
+        {"GET", "/v1/me", 0, show_caller},
         {"GET", "/v1/keys", HTTP_ADMIN, list_keys},
         {"POST", "/v1/keys", HTTP_ADMIN | HTTP_CREATES, create_key},
         {"GET", "/v1/keys/{id}", HTTP_ADMIN, show_key},

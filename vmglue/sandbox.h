@@ -162,4 +162,10 @@ void sandbox_agent_failed(const struct sandbox_agent *use, struct error *err);
 // daemon. *ret_text is malloc'ed and zero-terminated.
 int sandbox_console(struct sandboxes *all, const char *name, size_t limit, char **ret_text, size_t *ret_size,
         struct error *err);
+// What it wrote since: begins with a cursor of zeros, at the first byte that is kept. 0: nothing new.
+struct sandbox_console_cursor {
+    uint64_t inode, offset;
+};
+ssize_t sandbox_console_next(struct sandboxes *all, const char *name, struct sandbox_console_cursor *cursor,
+        char *text, size_t capacity, struct error *err);
 struct sandbox_events *sandbox_events_of(struct sandboxes *all);

@@ -2,6 +2,8 @@
 // What a sandbox tells the world: events of its changes, and what its guest wrote to the console.
 #include "vmglue/sandbox_internal.h"
 
+#include "vmglue/json_fields.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -148,4 +150,42 @@ int sandbox_console(struct sandboxes *all, const char *name, size_t limit, char 
 struct sandbox_events *sandbox_events_of(struct sandboxes *all)
 {
     return all->events;
+}
+
+// Bytes of one console file from the cursor on; 0: none, or it is another file by now.
+static size_t read_from(const char *path, struct sandbox_console_cursor *cursor, char *text, size_t capacity)
+{
+    struct stat stat;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t got = 0;
+    if (fd < 0)
+        return 0;
+    if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_ino == cursor->inode)
+        got = pread(fd, text, capacity, (off_t)cursor->offset);
+    close(fd);
+    if (got > 0)
+        cursor->offset += (uint64_t)got;
+    return got < 0 ? 0 : (size_t)got;
+}
+
+ssize_t sandbox_console_next(struct sandboxes *all, const char *name, struct sandbox_console_cursor *cursor,
+        char *text, size_t capacity, struct error *err)
+{
+    char folder[128], path[160], before[160];
+    struct stat stat;
+    json_t *json = NULL;
+    int r = sandbox_show(all, name, &json, err);
+    if (r < 0)
+        return r;
+    sandbox_vm_folder(all, json_fields_get_text(json, "id"), folder, sizeof folder);
+    json_decref(json);
+    snprintf(path, sizeof path, "%s/console.log", folder);
+    snprintf(before, sizeof before, "%s/console.log.1", folder);
+    size_t got = cursor->inode == 0 ? 0 : read_from(path, cursor, text, capacity);
+    if (got == 0 && cursor->inode != 0)
+        got = read_from(before, cursor, text, capacity); // what was written before it was cut
+    if (got > 0 || lstat(path, &stat) < 0 || stat.st_ino == cursor->inode)
+        return (ssize_t)got;
+    *cursor = (struct sandbox_console_cursor){.inode = stat.st_ino};
+    return (ssize_t)read_from(path, cursor, text, capacity);
 }
