@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,17 @@ const char *http_request_target(struct http_request *request)
 const char *http_request_log_path(struct http_request *request)
 {
     return request->shown_path == NULL ? request->path : request->shown_path;
+}
+
+void http_request_address(struct http_request *request, char *ret_address, size_t capacity)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    ret_address[0] = '\0';
+    if (getpeername(request->socket_fd, (struct sockaddr *)&address, &size) == 0 &&
+            (address.ss_family == AF_INET || address.ss_family == AF_INET6))
+        getnameinfo(
+                (struct sockaddr *)&address, size, ret_address, (socklen_t)capacity, NULL, 0, NI_NUMERICHOST);
 }
 
 void http_request_show_path(struct http_request *request, const char *path)

@@ -82,6 +82,8 @@ const char *http_request_target(struct http_request *request);   // as it was se
 const char *http_request_log_path(struct http_request *request); // without secrets and queries
 // What logs show from now on in place of the path, when that holds a secret.
 void http_request_show_path(struct http_request *request, const char *path);
+// The address of who asks, "" over a unix socket.
+void http_request_address(struct http_request *request, char *ret_address, size_t capacity);
 bool http_request_is_local(struct http_request *request); // by a socket that only the owner can open
 // Who asks, as the gate found out. The gate gives it with what frees it at the request's end; NULL = the
 // owner.

@@ -48,6 +48,7 @@ struct sandbox_record {
     uint64_t created_wall_ns, ready_ms;
     json_t *labels, *env;        // owned, objects or NULL
     json_t *defaults;            // of its template, owned, object or NULL: user, cwd, command, env
+    json_t *urls;                // of exposed ports (sandbox_urls.c), owned, array or NULL
     uint64_t ttl_ms, idle_ms;    // 0 = none
     bool persistent;             // not removed when it was stopped for long
     bool pause_frozen;           // user processes were frozen before it was paused

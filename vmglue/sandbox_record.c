@@ -61,6 +61,8 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
         json_object_set_new(json, "parent_id", json_string(record->parent_id));
     if (record->defaults != NULL)
         json_object_set(json, "defaults", record->defaults);
+    if (json_array_size(record->urls) > 0)
+        json_object_set(json, "urls", record->urls);
     if (record->more_count > 0)
         json_object_set_new(json, "more_disks", encode_disks(record));
 }
@@ -257,6 +259,7 @@ int sandbox_record_parse(const struct doc *doc, struct sandbox_record *ret_recor
     record.labels = json_incref(json_object_get(json, "labels"));
     record.env = json_incref(json_object_get(json, "env"));
     record.defaults = json_incref(json_object_get(json, "defaults"));
+    record.urls = json_incref(json_object_get(json, "urls"));
     parse_life(json, &record);
     json_decref(json);
     *ret_record = record;
@@ -269,7 +272,8 @@ void sandbox_record_free(struct sandbox_record *record)
     json_decref(record->env);
     json_decref(record->network);
     json_decref(record->defaults);
-    record->labels = record->env = record->network = record->defaults = NULL;
+    json_decref(record->urls);
+    record->labels = record->env = record->network = record->defaults = record->urls = NULL;
 }
 
 struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
@@ -279,6 +283,7 @@ struct sandbox_record sandbox_record_copy(const struct sandbox_record *record)
     json_incref(copy.env);
     json_incref(copy.network);
     json_incref(copy.defaults);
+    json_incref(copy.urls);
     return copy;
 }
 

@@ -20,10 +20,12 @@
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
 #include "vmglue/mem_fuse.h"
+#include "vmglue/proxy.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/sandbox_events.h"
 #include "vmglue/service.h"
 #include "vmglue/template.h"
+#include "vmglue/urls.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -151,6 +153,8 @@ static int start_services(struct daemon *daemon, struct error *err)
     if (r == 0)
         r = import_export_start(daemon->store, &service->disks, daemon->run_dir, &service->transfers, err);
     service->image_access = image_access_new();
+    service->urls = urls_create();
+    service->url_host = daemon->config.url_host;
     if (r == 0 && service->image_access == NULL)
         r = error_set(err, -ENOMEM, "no memory");
     if (r == 0)
@@ -250,9 +254,10 @@ static int start_tcp(struct daemon *daemon, const struct http_server_config *loc
     if (daemon->config.listen == NULL)
         return 0;
     struct http_server_config config = *local;
+    daemon->service.tcp_address = daemon->tcp_address;
     config.listen_fd = daemon->tcp_fd;
     config.local = false;
-    config.tls = daemon->config.tls_cert != NULL;
+    config.tls = daemon->service.tcp_is_tls = daemon->config.tls_cert != NULL;
     config.cors_origins = daemon->config.cors_origins;
     config.limits.connections = connections_within(daemon->config.connections);
     int r = tcp_listen_open(daemon->tcp_fd, err);
@@ -274,6 +279,7 @@ static int start_front(struct daemon *daemon, struct error *err)
             .context = &daemon->service,
             .words = &alias_words,
             .local = true,
+            .choose = proxy_choose,
             .gate = gate_enter,
             .metrics = daemon->service.http_metrics,
             .limits.connections = connections_within(LOCAL_CONNECTIONS),
@@ -387,6 +393,7 @@ void daemon_stop(struct daemon *daemon)
     daemon->service.sandboxes = sandbox_stop_all(daemon->service.sandboxes, &running);
     daemon->service.transfers = import_export_stop(daemon->service.transfers);
     stop_memory_images(daemon, knows ? running : 1);
+    daemon->service.urls = urls_destroy(daemon->service.urls);
     daemon->service.image_access = image_access_free(daemon->service.image_access);
     daemon->service.snapshots = snapshot_state_stop(daemon->service.snapshots);
     while (daemon->running_loops > 0)

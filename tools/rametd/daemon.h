@@ -23,6 +23,7 @@ struct daemon_config {
     const char *tls_cert, *tls_key;  // files; both or none
     const char *const *cors_origins; // NULL-terminated; NULL = none
     unsigned connections;            // of TCP; 0 = default
+    const char *url_host; // exposed ports are served at TOKEN.NAME too; NULL = at TOKEN.localhost alone
     bool log_requests;
     unsigned rate_limit;                  // requests a second of one key; 0 = none
     const char *network_range, *resolver; // NULL = the default

@@ -77,6 +77,9 @@ static const char usage[] =
         "  --connections N      open at once by TCP; beyond them calls get a 503 (default: 6000, or half the "
         "limit\n"
         "                       of open files)\n"
+        "  --url-host NAME      a name of which every TOKEN.NAME leads to this daemon (NAME:PORT when "
+        "clients see another\n"
+        "                       port): exposed ports have URLs there, besides TOKEN.localhost\n"
         "  --log-requests       one log line for every API call\n"
         "  --rate-limit N       requests a second that each key may make over TCP, and twice as many at "
         "once\n"
@@ -116,6 +119,15 @@ static int fail_usage(const char *sentence)
     return EXIT_USAGE;
 }
 
+static bool is_host_name(const char *name)
+{
+    size_t size = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-");
+    const char *port = name + size + (name[size] == ':');
+    return size > 0 && size < 200 && name[0] != '.' && name[0] != '-' &&
+           (name[size] == '\0' || (name[size] == ':' && port[0] != '\0' && strlen(port) <= 5 &&
+                                          port[strspn(port, "0123456789")] == '\0'));
+}
+
 // What no option can be on its own.
 static const char *complaint(const struct daemon_config *config, uint64_t shards, uint64_t age)
 {
@@ -124,6 +136,8 @@ static const char *complaint(const struct daemon_config *config, uint64_t shards
         return "--store DIR is missing";
     if (config->run_dir == NULL)
         return "--run RUNDIR is missing";
+    if (config->url_host != NULL && !is_host_name(config->url_host))
+        return "--url-host is not a name such as sandboxes.example.org or sandboxes.example.org:443";
     if (shards < 1 || shards > SHARDS_MAX)
         return "--shards is not a number from 1 to 64";
     if (strcmp(config->accel, "auto") != 0 && strcmp(config->accel, "kvm") != 0 &&
@@ -228,7 +242,8 @@ static int parse(char **argv, struct daemon_config *config, bool *ret_done)
             {"kernel-dir", 0, ARGS_TEXT, &config->kernel_dir}, {"vmm", 0, ARGS_TEXT, &config->vmm_path},
             {"accel", 0, ARGS_TEXT, &config->accel}, {"vmm-uid-base", 0, ARGS_NUMBER, &config->uid_base},
             {"no-confine", 0, ARGS_FLAG, &config->no_confine}, {"listen", 0, ARGS_TEXT, &config->listen},
-            {"tls-cert", 0, ARGS_TEXT, &config->tls_cert}, {"tls-key", 0, ARGS_TEXT, &config->tls_key},
+            {"url-host", 0, ARGS_TEXT, &config->url_host}, {"tls-cert", 0, ARGS_TEXT, &config->tls_cert},
+            {"tls-key", 0, ARGS_TEXT, &config->tls_key},
             {"listen-plain-anyway", 0, ARGS_FLAG, &config->listen_plain_anyway},
             {"cors-origin", 0, ARGS_LIST, &origins}, {"connections", 0, ARGS_NUMBER, &connections},
             {"rate-limit", 0, ARGS_NUMBER, &rate_limit}, {"routes", 0, ARGS_FLAG, &routes},

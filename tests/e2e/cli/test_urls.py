@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exposed ports: requests, streams and WebSockets from a URL into a server in a sandbox, and what must not get through."""
+import hashlib
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+import urllib.parse
+
+import rig
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+HOSTILE = 20    # answers in port_server.py
+
+
+class Urls(rig.Case):
+    KERNEL = True
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.stop()
+        self.daemon.start("--listen", "0", "--log-requests", "--url-host", "boxes.example.org")
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+        self.daemon.ramet("create", "box", "--memory", "256")
+        self.daemon.ramet("cp", HERE + "/port_server.py", "box:server.py")
+        self.serve("box")
+
+    def address(self):
+        return urllib.parse.urlsplit(self.daemon.url)
+
+    def serve(self, box):
+        self.daemon.ramet("job", "start", "--name", "server", box, "exec python3 server.py 8000 > ready")
+        self.daemon.ramet("exec", box, "until grep -q ready ready; do sleep 0.1; done")
+
+    def make(self, box="box", status=201, **fields):
+        answer = self.daemon.call("POST", f"/v1/sandboxes/{box}/urls", {"host_port": 8000, **fields})
+        self.assertEqual(answer.status, status, answer.body)
+        return answer.json
+
+    def ask(self, url, path, method="GET", body=None, headers=None, host=None):
+        """By the path form, or by the host form when a host is given."""
+        connection = http.client.HTTPConnection(self.address().hostname, self.address().port, timeout=rig.HANG_SECS)
+        path = path if host else url["path"] + path.lstrip("/")
+        connection.request(method, path, body, {**(headers or {}), **({"Host": host} if host else {})})
+        response = connection.getresponse()
+        try:
+            return rig.Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def raw(self, text):
+        """Everything that a request on a connection of its own is answered with."""
+        sock = socket.create_connection((self.address().hostname, self.address().port), rig.HANG_SECS)
+        sock.sendall(text)
+        return sock
+
+    def all_of(self, sock):
+        data = b""
+        try:
+            while more := sock.recv(65536):
+                data += more
+        except ConnectionResetError:
+            pass
+        sock.close()
+        return data
+
+    def test_urls(self):
+        self.making_and_listing()
+        self.requests_get_through()
+        self.sites_below_a_path()
+        self.host_forms()
+        self.what_is_ours_stays_here()
+        self.large_bodies()
+        self.streams()
+        self.broken_and_hostile_answers()
+        self.smuggling()
+        self.websockets()
+        self.revoking_and_expiry()
+        self.lives_of_the_sandbox()
+        self.command_line()
+        self.assertNotIn(self.url["token"], self.daemon.log())
+
+    def making_and_listing(self):
+        self.url = self.make()
+        self.assertEqual(set(self.url), {"id", "url", "host_url", "path", "token", "host_port", "created_at", "expires_at"})
+        self.assertRegex(self.url["token"], "^[0-9a-f]{40}$")
+        self.assertEqual(self.url["url"], f"{self.daemon.url}/u/{self.url['token']}/")
+        self.assertEqual(self.url["host_url"], f"http://{self.url['token']}.boxes.example.org:{self.address().port}/")
+        self.assertIsNone(self.url["expires_at"])
+        listed = self.daemon.call("GET", "/v1/sandboxes/box/urls")
+        self.assertEqual([one["id"] for one in listed.json["urls"]], [self.url["id"]])
+        self.assertNotIn(self.url["token"].encode(), listed.body)
+        for fields in ({"host_port": 0}, {"host_port": 65536}, {"host_port": "80"}, {"host_port": None}, {"ttl_secs": -1},
+                       {"port": 80}):
+            answer = self.daemon.call("POST", "/v1/sandboxes/box/urls", {"host_port": 8000, **fields})
+            self.assertEqual((answer.status, answer.code), (400, "validation.invalid"), fields)
+            self.assertIn(next(iter(fields)), answer.message)
+        answer = self.daemon.call("POST", "/v1/sandboxes/none/urls", {"host_port": 8000})
+        self.assertEqual((answer.status, answer.code), (404, "sandbox.not_found"))
+        answer = self.daemon.call("DELETE", "/v1/sandboxes/box/urls/url_0")
+        self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+
+    def requests_get_through(self):
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "FROB"):
+            body = b"" if method == "GET" else b"some body \x00\xff"
+            answer = self.ask(self.url, "show/a%2Fb//c?x=%20&y", method, body or None, {"X-Mine": "1", "Cookie": "a=b"})
+            self.assertEqual(answer.status, 200, (method, answer.body))
+            shown = answer.json
+            headers = {name.lower(): value for name, value in shown["headers"]}
+            self.assertEqual((shown["method"], shown["target"]), (method, "/show/a%2Fb//c?x=%20&y"))
+            self.assertEqual(shown["body"].encode("latin-1"), body)
+            self.assertEqual((headers["x-mine"], headers["cookie"]), ("1", "a=b"))
+            self.assertEqual((headers["x-forwarded-for"], headers["x-forwarded-proto"]), ("127.0.0.1", "http"))
+            self.assertEqual(headers["x-forwarded-prefix"], "/u/" + self.url["token"])
+            self.assertEqual(headers["x-forwarded-host"], headers["host"])
+            self.assertEqual(answer.headers.get_all("X-Guest"), ["one", "two"])
+            self.assertIsNone(answer.headers["X-Secret"])    # named by Connection
+        answer = self.ask(self.url, "show", "HEAD")
+        self.assertEqual((answer.status, answer.body, answer.headers["Content-Type"]), (200, b"", "application/json"))
+        connection = http.client.HTTPConnection(self.address().hostname, self.address().port, timeout=rig.HANG_SECS)
+        for _ in range(3):    # one connection, many requests
+            connection.request("GET", self.url["path"] + "show")
+            sock = connection.sock
+            connection.getresponse().read()
+            self.assertIs(connection.sock, sock)
+        connection.close()
+        self.assertEqual(self.ask(self.url, "close").body, b"all of it")
+        self.assertEqual(self.ask(self.url, "hints").body, b"after hints")
+
+    def sites_below_a_path(self):
+        prefix = "/u/" + self.url["token"]
+        answer = self.ask(self.url, "site")
+        self.assertEqual((answer.status, answer.headers["Location"]), (302, prefix + "/login"))
+        self.assertEqual(answer.headers.get_all("Set-Cookie"), [f"a=1; Path={prefix}/; HttpOnly", f"b=2; path={prefix}/app"])
+        self.assertIsNone(answer.headers["Service-Worker-Allowed"])
+        self.assertEqual(answer.headers["X-Prefix"], prefix)
+        answer = self.ask(self.url, "site?host")
+        self.assertEqual(answer.headers["Location"], f"{self.daemon.url}{prefix}/login?next=/")
+        answer = self.daemon.call_tcp("GET", prefix)
+        self.assertEqual((answer.status, answer.headers["Location"]), (308, prefix + "/"))
+        self.assertEqual(self.daemon.call("GET", prefix + "/show").json["target"], "/show")    # over the unix socket too
+
+    def host_forms(self):
+        for host in (self.url["token"] + ".localhost:7480", self.url["token"].upper() + ".LOCALHOST",
+                     self.url["token"] + ".boxes.example.org"):
+            answer = self.ask(self.url, "/v1/sandboxes", host=host)
+            headers = {name.lower(): value for name, value in answer.json["headers"]}
+            self.assertEqual((answer.json["target"], headers["host"]), ("/v1/sandboxes", host))
+            self.assertNotIn("x-forwarded-prefix", headers)
+        answer = self.ask(self.url, "/site", host=self.url["token"] + ".localhost")
+        self.assertEqual((answer.headers["Location"], answer.headers["Service-Worker-Allowed"]), ("/login", "/"))
+        answer = self.ask(self.url, "/show", host=self.url["token"] + ".other.example.org")
+        self.assertEqual(answer.status, 404)
+        answer = self.ask(self.url, "/version", host="0" * 40 + ".localhost")
+        self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+        box = self.daemon.call("GET", "/v1/sandboxes/box").json
+        token = self.url["token"]
+        for host in (f"8000-{box['id']}.localhost", "8000-box.boxes.example.org:443"):
+            answer = self.ask(self.url, "/show?a=1&preview_token=" + token, host=host)
+            self.assertEqual((answer.status, answer.json["target"]), (200, "/show?a=1"))
+            cookie = answer.headers["Set-Cookie"].split(";")[0]
+            answer = self.ask(self.url, "/show", host=host, headers={"Cookie": "x=1; " + cookie})
+            self.assertEqual((answer.status, dict(answer.json["headers"])["Cookie"]), (200, "x=1"))
+            answer = self.ask(self.url, "/show", host=host, headers={"X-Preview-Token": token})
+            self.assertEqual(answer.status, 200)
+            self.assertNotIn(token, answer.body.decode())
+        for host in (f"8001-{box['id']}.localhost", "8000-other.localhost"):
+            answer = self.ask(self.url, "/show", host=host, headers={"X-Preview-Token": token})
+            self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+
+    def what_is_ours_stays_here(self):
+        key = self.daemon.make_key()["key"]
+        for headers in ({"Authorization": "Bearer " + key}, {"X-API-Key": key}, {"authorization": key}):
+            answer = self.ask(self.url, "show", headers=headers)
+            self.assertNotIn(key, answer.body.decode())
+        answer = self.ask(self.url, "show", headers={"Authorization": "Bearer of-the-app", "X-Forwarded-Proto": "https",
+                                                     "X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1"})
+        headers = dict(answer.json["headers"])
+        self.assertEqual(headers["Authorization"], "Bearer of-the-app")
+        self.assertEqual((headers["X-Forwarded-Proto"], headers["X-Forwarded-For"]), ("http", "10.0.0.1, 127.0.0.1"))
+        self.assertNotIn("Forwarded", headers)
+
+    def peak_kib(self):
+        with open(f"/proc/{self.daemon.process.pid}/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+    def large_bodies(self):
+        piece, count = os.urandom(1 << 20), 100
+        expected = hashlib.sha256(piece * count).hexdigest()
+        self.ask(self.url, "sink", "POST", piece)    # buffers that stay
+        before = self.peak_kib()
+        answer = self.ask(self.url, "sink", "POST", (piece for _ in range(count)), {"Content-Length": str(count << 20)})
+        self.assertEqual(answer.json, {"bytes": count << 20, "sha256": expected})
+        answer = self.ask(self.url, "sink", "PUT", (piece for _ in range(8)))    # in chunks
+        self.assertEqual(answer.json["bytes"], 8 << 20)
+        # A reader that is slow at first: what waits for it is bounded too.
+        sock = self.raw(f"GET {self.url['path']}big?{count} HTTP/1.0\r\n\r\n".encode())
+        head = sock.recv(1024)
+        time.sleep(1)
+        self.assertLess(self.peak_kib() - before, 40 << 10)
+        head, _, first = head.partition(b"\r\n\r\n")
+        digest, size = hashlib.sha256(first), len(first)
+        while more := sock.recv(1 << 20):
+            digest.update(more)
+            size += len(more)
+        sock.close()
+        self.assertEqual(size, count << 20)
+        self.assertIn(digest.hexdigest().encode(), head)
+        self.assertLess(self.peak_kib() - before, 40 << 10)
+        answer = self.ask(self.url, "early", "POST", (piece for _ in range(2)), {"Content-Length": str(2 << 20)})
+        self.assertEqual((answer.status, answer.body), (413, b"too much"))
+
+    def streams(self):
+        connection = http.client.HTTPConnection(self.address().hostname, self.address().port, timeout=rig.HANG_SECS)
+        connection.request("GET", self.url["path"] + "stream")
+        response = None
+        for i in range(3):    # each piece is there before the next one is made
+            self.assertEqual(self.ask(self.url, "step").status, 204)
+            response = response or connection.getresponse()
+            self.assertEqual(response.read1(), b"data: %d\n\n" % i)
+        self.assertEqual(response.read(), b"")
+        self.assertEqual(response.headers["Content-Type"], "text/event-stream")
+        connection.close()
+
+    def broken_and_hostile_answers(self):
+        for path in ("die", "diechunked", "badchunk"):
+            with self.assertRaises((http.client.IncompleteRead, ConnectionError), msg=path):
+                self.ask(self.url, path)
+        for i in range(HOSTILE):
+            answer = self.ask(self.url, f"hostile?{i}")
+            self.assertEqual((answer.status, answer.code), (502, "port.bad_answer"), (i, answer.body))
+            self.assertIsNone(answer.headers["Set-Cookie"])
+            self.assertIn("port 8000", answer.message)
+        nobody = self.make(host_port=8001)
+        answer = self.ask(nobody, "show")
+        self.assertEqual((answer.status, answer.code), (502, "port.refused"))
+        self.assertEqual(self.ask(self.url, "show").status, 200)
+
+    def smuggling(self):
+        path = self.url["path"]
+        inner = f"GET {path}show/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+        # Whatever each of these is taken for, the guest sees one request at most, and none that was hidden in a body.
+        for head in ("Content-Length: 6\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+                     "Transfer-Encoding: xchunked", "Content-Length: 5, 5", "Content-Length: 5\r\nContent-Length: 6",
+                     "Content-Length: +5", "Transfer-Encoding : chunked", "Content-Length: 5\r\n Transfer-Encoding: chunked"):
+            body = "0\r\n\r\nX"
+            sock = self.raw(f"POST {path}show HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n\r\n{body}".encode())
+            sock.shutdown(socket.SHUT_WR)
+            data = self.all_of(sock)
+            self.assertNotIn(b"smuggled", data, head)
+            self.assertLessEqual(data.count(b"X-Guest: one"), 1, head)
+        sock = self.raw(f"GET {path}show HTTP/1.1\r\nHost: x\r\nContent-Length: {len(inner)}\r\nConnection: close\r\n\r\n{inner}".encode())
+        data = self.all_of(sock)
+        self.assertEqual(data.count(b"HTTP/1.1 200"), 1)
+        self.assertIn(b"smuggled", data)    # as the body that it is
+
+    def websockets(self):
+        key = "dGhlIHNhbXBsZSBub25jZQ=="
+        head = (f"GET {self.url['path']}ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
+                f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n")
+        sock = self.raw(head.encode() + b"sent with the head")
+        data = b""
+        while b"sent with the head" not in data:
+            data += sock.recv(65536)
+        self.assertIn(b"HTTP/1.1 101", data)
+        self.assertIn(b"Sec-WebSocket-Accept: " + key.encode(), data)
+        self.assertIn(b"\r\n\r\nhello from behind the head", data)
+        block = os.urandom(1 << 20)
+        threading.Thread(target=sock.sendall, args=(block,), daemon=True).start()
+        data = b""
+        while len(data) < len(block):
+            data += sock.recv(65536)
+        self.assertEqual(data, block)
+        sock.shutdown(socket.SHUT_WR)
+        self.assertEqual(self.all_of(sock), b" and goodbye")
+        # A server that does not change the protocol is heard all the same, and its connection stays HTTP.
+        sock = self.raw(head.replace("/ws", "/show").replace("keep-alive, ", "").encode())
+        data = sock.recv(65536)
+        self.assertIn(b"HTTP/1.1 200", data)
+        sock.close()
+
+    def revoking_and_expiry(self):
+        url = self.make()
+        held = self.raw(f"GET {url['path']}hold HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        data = b""
+        while b"half" not in data:
+            data += held.recv(65536)
+        socks = self.raw(f"GET {url['path']}ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode())
+        data = b""
+        while b"behind the head" not in data:
+            data += socks.recv(65536)
+        self.assertEqual(self.daemon.call("DELETE", f"/v1/sandboxes/box/urls/{url['id']}").status, 204)
+        self.assertEqual((self.all_of(held), self.all_of(socks)), (b"", b""))    # they end
+        answer = self.ask(url, "show")
+        self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+        short = self.make(ttl_secs=2)
+        self.assertIsNotNone(short["expires_at"])
+        held = self.raw(f"GET {short['path']}hold HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        self.all_of(held)    # ends by itself
+        expired, unknown = self.ask(short, "show"), self.ask({"path": "/u/" + "0" * 40 + "/"}, "show")
+        for answer in (expired, unknown):
+            self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+        self.assertEqual(expired.message, unknown.message)
+        self.assertNotIn(short["id"], [one["id"] for one in self.daemon.call("GET", "/v1/sandboxes/box/urls").json["urls"]])
+
+    def lives_of_the_sandbox(self):
+        self.daemon.ramet("stop", "box")
+        answer = self.ask(self.url, "show")
+        self.assertEqual((answer.status, answer.code), (409, "sandbox.invalid_state"))
+        self.assertIn("ramet start box", answer.message)
+        self.daemon.ramet("start", "box")
+        self.assertEqual(self.ask(self.url, "show").status, 200)
+        self.daemon.kill()
+        self.daemon.start("--listen", "0", "--log-requests")
+        self.assertEqual(self.ask(self.url, "show").status, 200)
+        self.daemon.ramet("fork", "box", "--name", "child")
+        self.assertEqual(self.daemon.call("GET", "/v1/sandboxes/child/urls").json, {"urls": []})
+        child = self.make("child")
+        self.daemon.ramet("exec", "child", "echo child > who")
+        self.assertEqual(self.ask(child, "show").status, 200)
+        self.daemon.ramet("job", "rm", "--force", "child", "server")
+        answer = self.ask(child, "show")
+        self.assertEqual((answer.status, answer.code), (502, "port.refused"))
+        self.assertEqual(self.ask(self.url, "show").status, 200)    # the parent's own
+        self.daemon.ramet("rm", "--force", "child")
+        answer = self.ask(child, "show")
+        self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+
+    def command_line(self):
+        shown = self.daemon.ramet("url", "create", "box", "8000", "--ttl", "3600")
+        self.assertIn("/u/", shown)
+        made = self.daemon.json("url", "create", "box", "8000")
+        self.assertEqual(self.ask(made, "show").status, 200)
+        self.assertIn(made["id"], self.daemon.ramet("url", "ls", "box"))
+        self.daemon.ramet("url", "rm", "box", made["id"])
+        self.assertEqual(self.ask(made, "show").status, 404)
+        self.daemon.ramet("url", "rm", "box", made["id"], status=1)
+        self.assertIn("ramet url ls box", self.daemon.stderr)
+        self.daemon.ramet("url", "create", "box", "0", status=1)
+        self.daemon.ramet("url", "create", "box", "http", status=2)
+        self.assertIn("ramet url create", self.daemon.ramet("help", "url"))
+
+
+if __name__ == "__main__":
+    rig.need_machines()
+    rig.main()

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the proxy into guests takes for an answer, what it refuses, and what it changes.
+#include "vmglue/proxy_head.h"
+#include "vmglue/urls.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char text[PROXY_HEAD_MAX + 8]; // answers' fields point into it
+
+static int parse(const char *head, const char *method, struct proxy_answer *answer, struct error *err)
+{
+    size_t size = strlen(head);
+    memcpy(text, head, size);
+    assert_int_equal(proxy_head_size(text, size), size);
+    return proxy_head_parse(text, size, method, answer, err);
+}
+
+static void test_answers(void **state)
+{
+    static const struct {
+        const char *head, *method;
+        int status;
+        enum proxy_framing framing;
+        uint64_t length;
+    } rows[] = {
+            {"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n", "GET", 200, PROXY_LENGTH, 12},
+            {"HTTP/1.0 404\r\n\r\n", "GET", 404, PROXY_UNTIL_CLOSE, 0},
+            {"HTTP/1.1 200 \r\nTransfer-Encoding: Chunked\r\n\r\n", "POST", 200, PROXY_CHUNKED, 0},
+            {"HTTP/1.1 200 OK\r\nContent-Length: 12\r\nContent-Length: 12\r\n\r\n", "HEAD", 200,
+                    PROXY_NO_BODY, 12},
+            {"HTTP/1.1 204 No Content\r\n\r\n", "GET", 204, PROXY_NO_BODY, 0},
+            {"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", "GET", 304, PROXY_NO_BODY, 9},
+            {"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n", "GET", 103, PROXY_NO_BODY, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct proxy_answer answer;
+        struct error err = {0};
+        assert_int_equal(parse(rows[i].head, rows[i].method, &answer, &err), 0);
+        assert_int_equal(answer.status, rows[i].status);
+        assert_int_equal(answer.framing, rows[i].framing);
+        assert_int_equal(answer.length, rows[i].length);
+    }
+}
+
+static void test_refused(void **state)
+{
+    static const char *const heads[] = {
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 0x10\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX : 1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n: 1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n a: 1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX: 1\nY: 2\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX: 1\rY: 2\r\n\r\n",
+            "HTTP/1.1 200 OK\nX: 1\r\n\r\n",
+            "HTTP/1.1 2000 OK\r\n\r\n",
+            "HTTP/1.1 -20 OK\r\n\r\n",
+            "HTTP/1.2 200 OK\r\n\r\n",
+            "http/1.1 200 OK\r\n\r\n",
+            "\r\n\r\n",
+    };
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        struct proxy_answer answer;
+        struct error err = {0};
+        assert_int_equal(parse(heads[i], "GET", &answer, &err), -EPROTO);
+        assert_true(strlen(err.text) > 10);
+    }
+}
+
+static void test_head_size(void **state)
+{
+    assert_int_equal(proxy_head_size("HTTP/1.1 200 OK\r\n\r", 18), 0);
+    memset(text, 'a', sizeof text);
+    assert_int_equal(proxy_head_size(text, PROXY_HEAD_MAX - 1), 0);
+    assert_int_equal(proxy_head_size(text, PROXY_HEAD_MAX), -EMSGSIZE);
+    memcpy(text + PROXY_HEAD_MAX - 4, "\r\n\r\n", 4);
+    assert_int_equal(proxy_head_size(text, PROXY_HEAD_MAX), PROXY_HEAD_MAX);
+}
+
+// The body, or NULL when it is refused or not complete.
+static const char *unchunk(const char *bytes, char *body)
+{
+    struct proxy_chunks chunks = {0};
+    size_t size = strlen(bytes), used = 0;
+    int r = 0;
+    while (size > 0 && r == 0) {
+        const char *part;
+        size_t taken, part_size;
+        r = proxy_chunks_take(&chunks, bytes, size, &taken, &part, &part_size);
+        memcpy(body + used, part, part_size);
+        used += part_size;
+        bytes += taken;
+        size -= taken;
+    }
+    body[used] = '\0';
+    return r == 1 && size == 0 ? body : NULL;
+}
+
+static void test_chunks(void **state)
+{
+    char body[5000], line[5000];
+    assert_string_equal(unchunk("5\r\nhello\r\n0\r\n\r\n", body), "hello");
+    assert_string_equal(
+            unchunk("A;x=\"y\"\r\n0123456789\r\n1 \r\n!\r\n00\r\nT: 1\r\nU: 2\r\n\r\n", body), "0123456789!");
+    static const char *const wrong[] = {"\r\n", "g\r\n", "-1\r\n", "5\nhello\r\n0\r\n\r\n",
+            "5\r\nhelloX\r\n0\r\n\r\n", "5\r\nhello0\r\n\r\n", "5\r\rhello", "0x5\r\nhello\r\n0\r\n\r\n",
+            "fffffffffffffffff\r\n", "0\r\n\n", "5\r\nhel", "0\r\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_null(unchunk(wrong[i], body));
+    memset(line, 'a', sizeof line - 1);
+    line[sizeof line - 1] = '\0';
+    memcpy(line, "1;", 2);
+    assert_null(unchunk(line, body)); // an extension without an end
+    memcpy(line, "0\r\n", 3);
+    assert_null(unchunk(line, body)); // a trailer without an end
+}
+
+static void expect(char *got, const char *wanted)
+{
+    assert_string_equal(got, wanted);
+    free(got);
+}
+
+static void test_rewrites(void **state)
+{
+    expect(proxy_head_location("/login", "/u/t", "h:1"), "/u/t/login");
+    expect(proxy_head_location("/u/t/login", "/u/t", "h:1"), "/u/t/login");
+    expect(proxy_head_location("/u/tea", "/u/t", "h:1"), "/u/t/u/tea");
+    expect(proxy_head_location("next?a=/", "/u/t", "h:1"), "next?a=/");
+    expect(proxy_head_location("//other/x", "/u/t", "h:1"), "//other/x");
+    expect(proxy_head_location("http://h:1/x", "/u/t", "h:1"), "http://h:1/u/t/x");
+    expect(proxy_head_location("HTTPS://H:1?x", "/u/t", "h:1"), "HTTPS://H:1/u/t?x");
+    expect(proxy_head_location("http://h:12/x", "/u/t", "h:1"), "http://h:12/x");
+    expect(proxy_head_cookie("a=1", "/u/t"), "a=1");
+    expect(proxy_head_cookie("path=/; Path=/", "/u/t"), "path=/; Path=/u/t/");
+    expect(proxy_head_cookie("a=1;path=/app;PATH=/b; Domain=x.y; Secure", "/u/t"),
+            "a=1;path=/u/t/app;PATH=/u/t/b; Secure");
+    expect(proxy_head_cookie("a=1; Path=/u/t/x;", "/u/t"), "a=1; Path=/u/t/x;");
+}
+
+static void test_hops(void **state)
+{
+    assert_true(proxy_head_is_hop("transfer-encoding", ""));
+    assert_true(proxy_head_is_hop("X-One", "close, x-one ,y"));
+    assert_false(proxy_head_is_hop("X-On", "close, x-one"));
+    assert_false(proxy_head_is_hop("Content-Type", ""));
+}
+
+#define TOKEN "0123456789abcdef0123456789abcdef01234567"
+
+static void test_tokens(void **state)
+{
+    char token[URLS_TOKEN_SIZE], sandbox[48];
+    size_t rest;
+    unsigned port;
+    assert_true(urls_token_of_target("/u/" TOKEN "/a?b", token, &rest));
+    assert_string_equal(token, TOKEN);
+    assert_int_equal(rest, 43);
+    assert_true(urls_token_of_target("/u/" TOKEN, token, &rest) &&
+                urls_token_of_target("/u/" TOKEN "?x", token, &rest));
+    assert_false(urls_token_of_target("/u/" TOKEN "0/", token, &rest));
+    assert_false(urls_token_of_target("/u/0123/", token, &rest));
+    assert_false(urls_token_of_target("/v1/u/" TOKEN, token, &rest));
+    assert_true(urls_token_of_host("0123456789ABCDEF0123456789abcdef01234567.LocalHost:80", NULL, token));
+    assert_string_equal(token, TOKEN);
+    assert_true(urls_token_of_host(TOKEN ".x.org:8443", "x.org", token));
+    assert_true(urls_token_of_host(TOKEN ".x.org", "x.org:443", token));
+    assert_false(urls_token_of_host(TOKEN ".y.org", "x.org", token));
+    assert_false(urls_token_of_host(TOKEN ".x.org.evil", "x.org", token));
+    assert_false(urls_token_of_host(TOKEN, "x.org", token));
+    assert_true(urls_preview_of_host("3000-sbx_0a.localhost:1", NULL, &port, sandbox, sizeof sandbox));
+    assert_int_equal(port, 3000);
+    assert_string_equal(sandbox, "sbx_0a");
+    assert_false(urls_preview_of_host("3000-.localhost", NULL, &port, sandbox, sizeof sandbox));
+    assert_false(urls_preview_of_host("99999-a.localhost", NULL, &port, sandbox, sizeof sandbox));
+    assert_false(urls_preview_of_host("a-b.localhost", NULL, &port, sandbox, sizeof sandbox));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_refused),
+            cmocka_unit_test(test_head_size), cmocka_unit_test(test_chunks), cmocka_unit_test(test_rewrites),
+            cmocka_unit_test(test_hops), cmocka_unit_test(test_tokens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/sandbox_urls.h"
+
+#include "vmglue/json_fields.h"
+#include "vmglue/sandbox_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t wall_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t expiry(const json_t *url)
+{
+    return (uint64_t)json_fields_get_int(url, "expires_wall_ns");
+}
+
+static bool is_over(const json_t *url, uint64_t now)
+{
+    return expiry(url) != 0 && expiry(url) <= now;
+}
+
+// How one is shown: all but the hash.
+static json_t *show(const json_t *url)
+{
+    return json_pack("{s:s, s:i, s:o, s:o}", "id", json_fields_get_text(url, "id"), "host_port",
+            (int)json_fields_get_int(url, "port"), "created_at",
+            json_fields_time((uint64_t)json_fields_get_int(url, "created_wall_ns")), "expires_at",
+            json_fields_time(expiry(url)));
+}
+
+// Those that have not expired, without the one called `id`; a new array.
+static json_t *others(const json_t *urls, const char *id, bool *ret_found)
+{
+    json_t *list = json_array(), *url;
+    uint64_t now = wall_ns();
+    size_t i;
+    *ret_found = false;
+    json_array_foreach(urls, i, url)
+    {
+        if (is_over(url, now))
+            continue;
+        if (id != NULL && strcmp(json_fields_get_text(url, "id"), id) == 0)
+            *ret_found = true;
+        else
+            json_array_append(list, url);
+    }
+    return list;
+}
+
+// Takes list over.
+static int commit(struct sandbox *sandbox, json_t *list, struct error *err)
+{
+    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
+    json_decref(record.urls);
+    record.urls = list;
+    int r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
+    sandbox_record_free(&record);
+    return r;
+}
+
+int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint64_t ttl_ms,
+        const char *token, json_t **ret_json, struct error *err)
+{
+    char id[URLS_ID_SIZE], hex[2 * SHA256_SIZE + 1];
+    struct sandbox *sandbox;
+    uint64_t now = wall_ns();
+    bool found;
+    int r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    if (r < 0)
+        return r;
+    struct sha256 hash = sha256_of(token, strlen(token));
+    sha256_hex(&hash, hex);
+    urls_new_id(id);
+    json_t *list = others(sandbox->record.urls, NULL, &found);
+    json_t *url = json_pack("{s:s, s:s, s:i, s:I}", "id", id, "hash", hex, "port", (int)port,
+            "created_wall_ns", (json_int_t)now);
+    if (ttl_ms != 0)
+        json_object_set_new(url, "expires_wall_ns", json_integer((json_int_t)(now + ttl_ms * 1000000)));
+    if (json_array_size(list) >= URLS_PER_SANDBOX) {
+        r = error_set(err, -EMFILE, "sandbox \"%s\" has %d URLs, which are the most; remove one first",
+                sandbox->record.name, URLS_PER_SANDBOX);
+        json_decref(list);
+    } else {
+        json_array_append(list, url);
+        r = commit(sandbox, list, err);
+    }
+    if (r == 0)
+        *ret_json = show(url);
+    json_decref(url);
+    sandbox_finish(sandbox);
+    return r;
+}
+
+int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list, struct error *err)
+{
+    struct sandbox *sandbox;
+    bool found;
+    size_t i;
+    json_t *url, *list;
+    int r = sandbox_begin(all, name, "being looked at", &sandbox, err);
+    if (r < 0)
+        return r;
+    json_t *valid = others(sandbox->record.urls, NULL, &found);
+    sandbox_finish_unused(sandbox);
+    list = json_array();
+    json_array_foreach(valid, i, url) json_array_append_new(list, show(url));
+    json_decref(valid);
+    *ret_list = list;
+    return 0;
+}
+
+int sandbox_url_remove(
+        struct sandboxes *all, const char *name, const char *id, bool *ret_is_url, struct error *err)
+{
+    struct sandbox *sandbox;
+    bool found;
+    *ret_is_url = false;
+    int r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    if (r < 0)
+        return r;
+    json_t *list = others(sandbox->record.urls, id, &found);
+    if (found) {
+        r = commit(sandbox, list, err);
+    } else {
+        json_decref(list);
+        *ret_is_url = true;
+        r = error_set(err, -ENOENT,
+                "sandbox \"%s\" has no URL with the id \"%.60s\"; `ramet url ls %s` lists them",
+                sandbox->record.name, id, sandbox->record.name);
+    }
+    if (r == 0)
+        urls_end(all->config.service->urls, id);
+    sandbox_finish(sandbox);
+    return r;
+}
+
+bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_url *ret_url)
+{
+    struct sha256 wanted = sha256_of(token, strlen(token)), stored;
+    uint64_t now = wall_ns();
+    bool found = false;
+    size_t i;
+    json_t *url;
+    pthread_mutex_lock(&all->lock);
+    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
+        const struct sandbox_record *record = &sandbox->record;
+        json_array_foreach(record->urls, i, url)
+        {
+            // All are compared, whichever it is.
+            bool same = sha256_parse(json_fields_get_text(url, "hash"), &stored) &&
+                        sha256_equal(&stored, &wanted);
+            if (!same || is_over(url, now) || sandbox->removed)
+                continue;
+            found = true;
+            *ret_url = (struct sandbox_url){
+                    .port = (unsigned)json_fields_get_int(url, "port"), .expires_wall_ns = expiry(url)};
+            snprintf(ret_url->id, sizeof ret_url->id, "%s", json_fields_get_text(url, "id"));
+            snprintf(ret_url->sandbox_id, sizeof ret_url->sandbox_id, "%s", record->id);
+            snprintf(ret_url->sandbox_name, sizeof ret_url->sandbox_name, "%s", record->name);
+        }
+    }
+    pthread_mutex_unlock(&all->lock);
+    return found;
+}

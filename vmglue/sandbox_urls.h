@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The URLs of exposed ports, as part of a sandbox's record: they live with it over stops, resumes, restores,
+// renames and restarts of the daemon, and end with it. A fork has none of its parent's: two machines cannot
+// answer at one address. Whoever holds a token reaches that one port, so a record holds the token's hash
+// alone.
+//
+// Threads: any that is not a loop. Times are the wall clock's: a URL outlives reboots.
+#pragma once
+
+#include "vmglue/sandbox.h"
+#include "vmglue/sha256.h"
+#include "vmglue/urls.h"
+
+struct sandbox_url {
+    char id[URLS_ID_SIZE];
+    char sandbox_id[24], sandbox_name[NAMES_MAX + 1];
+    unsigned port;
+    uint64_t expires_wall_ns; // 0 = never
+};
+
+// Durable. ret_json: {"id","host_port","created_at","expires_at"}. -EMFILE: the sandbox has
+// URLS_PER_SANDBOX.
+int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint64_t ttl_ms,
+        const char *token, json_t **ret_json, struct error *err);
+int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list, struct error *err);
+// Open connections end too. -ENOENT also when the sandbox has no such URL; *ret_is_url says which it was.
+int sandbox_url_remove(
+        struct sandboxes *all, const char *name, const char *id, bool *ret_is_url, struct error *err);
+// false: no URL has this token, or it has expired. Takes as long for every token.
+bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_url *ret_url);

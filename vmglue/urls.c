@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vmglue/urls.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+enum { TOKEN_DIGITS = URLS_TOKEN_SIZE - 1 };
+
+struct urls {
+    pthread_mutex_t lock;
+    struct urls_connection *list; // protected by lock
+};
+
+static void random_hex(char *ret_text, size_t digits)
+{
+    uint8_t bytes[TOKEN_DIGITS / 2];
+    if (getrandom(bytes, digits / 2, 0) != (ssize_t)(digits / 2))
+        abort(); // the kernel gives these once it has booted
+    for (size_t i = 0; i < digits / 2; i++)
+        snprintf(ret_text + 2 * i, 3, "%02x", bytes[i]);
+}
+
+void urls_new_token(char ret_token[URLS_TOKEN_SIZE])
+{
+    random_hex(ret_token, TOKEN_DIGITS);
+}
+
+void urls_new_id(char ret_id[URLS_ID_SIZE])
+{
+    memcpy(ret_id, "url_", 4);
+    random_hex(ret_id + 4, 12);
+}
+
+// Hosts are of either case.
+static bool take_token(const char *text, char ret_token[URLS_TOKEN_SIZE])
+{
+    for (size_t i = 0; i < TOKEN_DIGITS; i++) {
+        char c = text[i];
+        if (c >= 'A' && c <= 'F')
+            c = (char)(c - 'A' + 'a');
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
+            return false;
+        ret_token[i] = c;
+    }
+    ret_token[TOKEN_DIGITS] = '\0';
+    return true;
+}
+
+bool urls_token_of_target(const char *target, char ret_token[URLS_TOKEN_SIZE], size_t *ret_rest)
+{
+    if (strncmp(target, "/u/", 3) != 0 || !take_token(target + 3, ret_token))
+        return false;
+    char after = target[3 + TOKEN_DIGITS];
+    *ret_rest = 3 + TOKEN_DIGITS;
+    return after == '\0' || after == '/' || after == '?';
+}
+
+// The host without its port is `name`.
+static bool is_host(const char *host, const char *name)
+{
+    size_t size = strlen(name), of_name = strcspn(name, ":");
+    if (of_name < size) // the operator gave a port to show; any is fine here
+        size = of_name;
+    return strncasecmp(host, name, size) == 0 && (host[size] == '\0' || host[size] == ':');
+}
+
+bool urls_is_served(const char *host_rest, const char *name)
+{
+    return is_host(host_rest, "localhost") || (name != NULL && is_host(host_rest, name));
+}
+
+bool urls_token_of_host(const char *host, const char *name, char ret_token[URLS_TOKEN_SIZE])
+{
+    return strnlen(host, TOKEN_DIGITS + 1) > TOKEN_DIGITS && host[TOKEN_DIGITS] == '.' &&
+           take_token(host, ret_token) && urls_is_served(host + TOKEN_DIGITS + 1, name);
+}
+
+bool urls_preview_of_host(
+        const char *host, const char *name, unsigned *ret_port, char *ret_sandbox, size_t sandbox_capacity)
+{
+    size_t digits = strspn(host, "0123456789"), label = strcspn(host, ".");
+    if (digits < 1 || digits > 5 || host[digits] != '-' || host[label] != '.' || label <= digits + 1 ||
+            label - digits - 1 >= sandbox_capacity || !urls_is_served(host + label + 1, name))
+        return false;
+    *ret_port = (unsigned)strtoul(host, NULL, 10);
+    snprintf(ret_sandbox, sandbox_capacity, "%.*s", (int)(label - digits - 1), host + digits + 1);
+    for (char *c = ret_sandbox; *c != '\0'; c++)
+        *c = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+    return *ret_port >= 1 && *ret_port <= 65535;
+}
+
+struct urls *urls_create(void)
+{
+    struct urls *urls = calloc(1, sizeof *urls);
+    if (urls == NULL)
+        abort();
+    pthread_mutex_init(&urls->lock, NULL);
+    return urls;
+}
+
+struct urls *urls_destroy(struct urls *urls)
+{
+    if (urls == NULL)
+        return NULL;
+    pthread_mutex_destroy(&urls->lock);
+    free(urls);
+    return NULL;
+}
+
+void urls_open(struct urls *urls, struct urls_connection *connection)
+{
+    pthread_mutex_lock(&urls->lock);
+    connection->previous = NULL;
+    connection->next = urls->list;
+    if (urls->list != NULL)
+        urls->list->previous = connection;
+    urls->list = connection;
+    pthread_mutex_unlock(&urls->lock);
+}
+
+void urls_close(struct urls *urls, struct urls_connection *connection)
+{
+    pthread_mutex_lock(&urls->lock);
+    if (connection->previous != NULL)
+        connection->previous->next = connection->next;
+    else
+        urls->list = connection->next;
+    if (connection->next != NULL)
+        connection->next->previous = connection->previous;
+    pthread_mutex_unlock(&urls->lock);
+}
+
+bool urls_is_ended(struct urls *urls, const struct urls_connection *connection)
+{
+    pthread_mutex_lock(&urls->lock);
+    bool ended = connection->ended;
+    pthread_mutex_unlock(&urls->lock);
+    return ended;
+}
+
+void urls_end(struct urls *urls, const char *id)
+{
+    pthread_mutex_lock(&urls->lock);
+    for (struct urls_connection *one = urls->list; one != NULL; one = one->next) {
+        if (strcmp(one->id, id) != 0)
+            continue;
+        one->ended = true;
+        shutdown(one->fd, SHUT_RDWR); // wakes who waits on it
+    }
+    pthread_mutex_unlock(&urls->lock);
+}
