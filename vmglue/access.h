@@ -18,8 +18,7 @@
 
 #include "vmglue/http_server.h"
 #include "vmglue/keys.h"
-
-struct service;
+#include "vmglue/made_by.h"
 
 enum access_rule {
     ACCESS_UNKNOWN, // not in the table
@@ -39,7 +38,23 @@ struct access_row {
 const struct access_row *access_find(const char *method, const char *pattern);
 const char *access_rule_name(enum access_rule rule);
 
-// Who asks: NULL = the owner, or an admin key: nothing is hidden.
-const struct keys_info *access_restricted(struct http_request *request);
-// The check in front of the handler. false: it has replied.
+// The check in front of the handler. false: it has replied. What the path names is written into its parameter
+// as an id, so that the handler works on what was checked, however late the request's body comes.
 bool access_allow(struct http_request *request);
+
+// ---- For handlers ----
+
+// The owner of whom alone this caller sees things: a key's id; NULL = it sees everybody's.
+const char *access_owner(struct http_request *request);
+// For what the request makes.
+struct made_by access_made_by(struct http_request *request);
+// Names in bodies and queries: -ENOENT with a sentence, as if it were not there. NULL = none was given, fine.
+// data: a volume or snapshot of its own; source: also a template without an owner.
+int access_check_data(struct http_request *request, const char *name, struct error *err);
+int access_check_source(struct http_request *request, const char *name, struct error *err);
+// For lists: does this caller see it?
+bool access_sees_volume(struct http_request *request, const struct volume_info *info);
+bool access_sees_doc(struct http_request *request, const struct doc *doc); // of a snapshot or template
+// A list of templates as the API shows them, without those of others.
+void access_filter_templates(struct http_request *request, json_t *list);
+bool access_sees_owned(struct http_request *request, const json_t *event); // an event's data: member "owner"

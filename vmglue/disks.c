@@ -3,6 +3,7 @@
 
 #include "snapshot/passing.h"
 #include "snapshot/working_set.h"
+#include "vmglue/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -37,6 +38,34 @@ static int resolve_doc(struct store *store, struct doc *doc, enum disks_kind kin
     return r;
 }
 
+struct id_search {
+    const char *id;
+    char *name;
+};
+
+static void match_id(void *context, const struct doc *doc)
+{
+    struct id_search *search = context;
+    if (search->name != NULL || memmem(doc->body, doc->body_bytes, search->id, strlen(search->id)) == NULL)
+        return;
+    JSON_AUTO json_t *body = json_loadb(doc->body, doc->body_bytes, 0, NULL);
+    const char *id = json_string_value(json_object_get(body, "id"));
+    if (id != NULL && strcmp(id, search->id) == 0)
+        search->name = strdup(doc->name);
+}
+
+// A sandbox's doc by its name or id.
+static int find_sandbox(struct store *store, const char *head, struct doc *ret_doc)
+{
+    struct id_search search = {head, NULL};
+    if (strncmp(head, "sbx_", 4) != 0)
+        return store_doc_find(store, DOC_SANDBOX, head, ret_doc);
+    store_doc_list(store, DOC_SANDBOX, match_id, &search);
+    int r = search.name == NULL ? -ENOENT : store_doc_find(store, DOC_SANDBOX, search.name, ret_doc);
+    free(search.name);
+    return r;
+}
+
 static int resolve_suffixed(
         struct store *store, const char *name, const char *slash, struct disks_ref *ret_ref)
 {
@@ -45,7 +74,7 @@ static int resolve_suffixed(
     snprintf(head, sizeof head, "%.*s", (int)(slash - name), name);
     int r = -ENOENT;
     if (strcmp(slash, "/disk") == 0) {
-        r = store_doc_find(store, DOC_SANDBOX, head, &doc);
+        r = find_sandbox(store, head, &doc);
         if (r == 0)
             r = resolve_doc(store, &doc, DISKS_SANDBOX_DISK, ret_ref);
     } else if (strcmp(slash, "/memory") == 0) {
@@ -146,8 +175,18 @@ static int find_volume(struct disks *disks, const char *name, struct disks_ref *
     return 0;
 }
 
-int disks_create(struct disks *disks, const char *name, uint64_t size_bytes, struct volume_id *ret_id,
+// The volume, and who made it, in one record.
+static int commit_volume(struct disks *disks, struct txn *txn, struct volume_id id, const struct made_by *by,
         struct error *err)
+{
+    int r = made_by_put_volume(txn, id, by, err);
+    if (r < 0)
+        txn_abort(txn);
+    return r < 0 ? r : txn_commit_wait(txn, TXN_DURABLE, err);
+}
+
+int disks_create(struct disks *disks, const char *name, uint64_t size_bytes, const struct made_by *by,
+        struct volume_id *ret_id, struct error *err)
 {
     int r = check_size(size_bytes, err);
     if (r == 0)
@@ -156,7 +195,7 @@ int disks_create(struct disks *disks, const char *name, uint64_t size_bytes, str
         return r;
     struct txn *txn = txn_begin(disks->store);
     struct volume_id id = txn_volume_create(txn, name, VOLUME_DISK, size_bytes, (struct base_id){0});
-    r = txn_commit_wait(txn, TXN_DURABLE, err);
+    r = commit_volume(disks, txn, id, by, err);
     names_release(disks->names, NAMES_DATA, name);
     if (r == 0)
         *ret_id = id;
@@ -164,7 +203,7 @@ int disks_create(struct disks *disks, const char *name, uint64_t size_bytes, str
 }
 
 int disks_fork(struct disks *disks, const char *from, const char *name, uint64_t size_bytes,
-        struct volume_id *ret_id, struct error *err)
+        const struct made_by *by, struct volume_id *ret_id, struct error *err)
 {
     struct disks_ref ref;
     int r = disks_find(disks, from, &ref, err);
@@ -180,43 +219,67 @@ int disks_fork(struct disks *disks, const char *from, const char *name, uint64_t
     struct txn *txn = txn_begin(disks->store);
     struct base_id base = ref.base.value != 0 ? ref.base : txn_freeze(txn, ref.volume);
     struct volume_id id = txn_volume_create(txn, name, VOLUME_DISK, size_bytes, base);
-    r = txn_commit_wait(txn, TXN_DURABLE, err);
+    r = commit_volume(disks, txn, id, by, err);
     names_release(disks->names, NAMES_DATA, name);
     if (r == 0)
         *ret_id = id;
     return r;
 }
 
-int disks_snapshot(
-        struct disks *disks, const char *volume, const char *name, struct doc_id *ret_id, struct error *err)
+struct made_by disks_made_by(struct disks *disks, const struct disks_ref *ref)
+{
+    struct made_by by = {0};
+    struct doc doc = {0};
+    if (ref->doc.value == 0)
+        return made_by_of_volume(disks->store, ref->volume);
+    if (store_doc_get(disks->store, ref->doc, &doc) == 0) {
+        JSON_AUTO json_t *body = json_loadb(doc.body, doc.body_bytes, 0, NULL);
+        by = made_by_take(body);
+    }
+    doc_free(&doc);
+    return by;
+}
+
+// The body of a snapshot's doc; malloc'ed.
+static char *describe_snapshot(struct disks *disks, const struct disks_ref *ref, const struct made_by *by)
+{
+    struct made_by source = disks_made_by(disks, ref), made = made_by_inherit(&source, by);
+    JSON_AUTO json_t *body = json_object();
+    json_object_set_new(
+            body, "parent", json_sprintf("%s%s", ref->name, ref->kind == DISKS_SANDBOX_DISK ? "/disk" : ""));
+    made_by_put(&made, body);
+    return json_dumps(body, JSON_COMPACT);
+}
+
+int disks_snapshot(struct disks *disks, const char *volume, const char *name, const struct made_by *by,
+        struct doc_id *ret_id, struct error *err)
 {
     struct disks_ref ref;
     char made[NAMES_MAX + 1];
     int r = disks_resolve(disks->store, volume, &ref);
     if (r < 0 || ref.volume.value == 0)
         return find_volume(disks, volume, &ref, err);
+    struct doc doc = {.kind = DOC_SNAPSHOT, .body = describe_snapshot(disks, &ref, by)};
+    if (doc.body == NULL)
+        return error_set(err, -ENOMEM, "no memory for the description of a snapshot");
+    doc.body_bytes = strlen(doc.body);
     if (name == NULL)
         r = names_make(disks->names, NAMES_DATA, "snapshot", "snap", made, err);
     else
         r = names_reserve(disks->names, NAMES_DATA, "snapshot", name, err);
-    if (r < 0)
-        return r;
-    name = name == NULL ? made : name;
-    struct doc doc = {.kind = DOC_SNAPSHOT};
-    char body[STORE_NAME_MAX + 64];
-    snprintf(doc.name, sizeof doc.name, "%s", name);
-    snprintf(body, sizeof body, "{\"parent\":\"%s%s\"}", ref.name,
-            ref.kind == DISKS_SANDBOX_DISK ? "/disk" : "");
-    doc.body = body;
-    doc.body_bytes = strlen(body);
-    struct txn *txn = txn_begin(disks->store);
-    doc.bases[0] = txn_freeze(txn, ref.volume);
-    doc.base_count = 1;
-    struct doc_id id = txn_doc_put(txn, &doc, NULL, 0);
-    r = txn_commit_wait(txn, TXN_DURABLE, err);
-    names_release(disks->names, NAMES_DATA, name);
-    if (r == 0)
-        *ret_id = id;
+    if (r == 0) {
+        name = name == NULL ? made : name;
+        snprintf(doc.name, sizeof doc.name, "%s", name);
+        struct txn *txn = txn_begin(disks->store);
+        doc.bases[0] = txn_freeze(txn, ref.volume);
+        doc.base_count = 1;
+        struct doc_id id = txn_doc_put(txn, &doc, NULL, 0);
+        r = txn_commit_wait(txn, TXN_DURABLE, err);
+        names_release(disks->names, NAMES_DATA, name);
+        if (r == 0)
+            *ret_id = id;
+    }
+    free(doc.body);
     return r;
 }
 
@@ -256,6 +319,7 @@ int disks_delete_volume(struct disks *disks, const char *name, struct error *err
         return r;
     struct txn *txn = txn_begin(disks->store);
     txn_volume_delete(txn, ref.volume);
+    made_by_delete_volume(disks->store, txn, ref.volume);
     r = txn_commit_wait(txn, TXN_DURABLE | TXN_RESERVE, err);
     if (r == -EBUSY)
         return error_set(err, r,

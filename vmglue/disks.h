@@ -6,6 +6,7 @@
 #pragma once
 
 #include "snapshot/volume.h"
+#include "vmglue/made_by.h"
 #include "vmglue/names.h"
 
 struct disks {
@@ -31,14 +32,17 @@ int disks_resolve(struct store *store, const char *name, struct disks_ref *ret_r
 int disks_find(struct disks *disks, const char *name, struct disks_ref *ret_ref, struct error *err);
 
 enum { DISKS_SIZE_MAX_SHIFT = 56 };
-int disks_create(struct disks *disks, const char *name, uint64_t size_bytes, struct volume_id *ret_id,
-        struct error *err);
+// by may be NULL.
+int disks_create(struct disks *disks, const char *name, uint64_t size_bytes, const struct made_by *by,
+        struct volume_id *ret_id, struct error *err);
 // A new volume over what `from` holds now. size_bytes 0 = as large as that; otherwise at least as large.
 int disks_fork(struct disks *disks, const char *from, const char *name, uint64_t size_bytes,
-        struct volume_id *ret_id, struct error *err);
-// Freezes a volume under a name (NULL = one is made). labels: JSON object or NULL.
-int disks_snapshot(
-        struct disks *disks, const char *volume, const char *name, struct doc_id *ret_id, struct error *err);
+        const struct made_by *by, struct volume_id *ret_id, struct error *err);
+// Freezes a volume under a name (NULL = one is made). by may be NULL; the owner is the volume's or sandbox's.
+int disks_snapshot(struct disks *disks, const char *volume, const char *name, const struct made_by *by,
+        struct doc_id *ret_id, struct error *err);
+// Whose it is; "" = nobody's.
+struct made_by disks_made_by(struct disks *disks, const struct disks_ref *ref);
 int disks_resize(struct disks *disks, const char *name, uint64_t size_bytes, struct error *err);
 int disks_rename(struct disks *disks, const char *name, const char *new_name, struct error *err);
 int disks_delete_volume(struct disks *disks, const char *name, struct error *err);

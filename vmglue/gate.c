@@ -35,7 +35,7 @@ int gate_start(const struct gate_config *config, struct gate **ret_gate, struct 
         return error_set(err, -ENOMEM, "no memory for the gate");
     gate->service = config->service;
     gate->requests = rate_limit_new(config->requests_per_sec, config->burst);
-    gate->failures = rate_limit_new(FAILURES_PER_SEC, FAILURES_BURST);
+    gate->failures = rate_limit_new(config->requests_per_sec == 0 ? 0 : FAILURES_PER_SEC, FAILURES_BURST);
     int r = gate->requests == NULL || gate->failures == NULL
                     ? error_set(err, -ENOMEM, "no memory for the limits of requests")
                     : keys_start(config->service->store, &gate->keys, err);
@@ -217,6 +217,34 @@ static bool authenticate(struct gate *gate, struct http_request *request)
         reply_unknown(gate, request, "auth.invalid",
                 "this key is not known here: it is mistyped, was revoked, or is another server's; " MAKE_ONE);
     return false;
+}
+
+// In place, in objects that hold an "env": these are the answer's own, whatever they share below.
+static void mask_env(json_t *value)
+{
+    const char *name;
+    json_t *item;
+    size_t i;
+    json_array_foreach(value, i, item) mask_env(item);
+    json_object_foreach(value, name, item)
+    {
+        if (strcmp(name, "env") != 0 || !json_is_object(item)) {
+            mask_env(item);
+            continue;
+        }
+        json_t *masked = json_object();
+        const char *variable;
+        json_t *ignored;
+        json_object_foreach(item, variable, ignored) json_object_set_new(masked, variable, json_null());
+        json_object_set_new(value, name, masked);
+    }
+}
+
+void gate_mask(void *context, struct http_request *request, json_t *body)
+{
+    const struct keys_info *key = gate_key(request);
+    if (key != NULL && key->preset == KEYS_READ)
+        mask_env(body);
 }
 
 bool gate_enter(void *context, struct http_request *request)

@@ -13,7 +13,7 @@ struct gate;
 
 struct gate_config {
     struct service *service;
-    double requests_per_sec, burst; // of one key; 0 = no limit
+    double requests_per_sec, burst; // of one key; 0 = no limits, not for wrong keys either
 };
 enum { GATE_RATE_DEFAULT = 500, GATE_RATE_MAX = 1000000 };
 
@@ -23,6 +23,8 @@ struct keys *gate_keys(struct gate *gate);
 
 // For http_server_config.gate; the context is the service.
 bool gate_enter(void *context, struct http_request *request);
+// For http_server_config.mask: values of "env" are replaced by null for read keys.
+void gate_mask(void *context, struct http_request *request, json_t *body);
 // With what key the request came; NULL = by the unix socket, or an open call.
 const struct keys_info *gate_key(struct http_request *request);
 // This request does not end with its key: it is the one that revokes it.

@@ -133,6 +133,8 @@ bool http_head_check_target(struct http_request *request); // for what is not pr
 // http_cors.c
 const char *http_cors_origin(struct http_request *request); // one that may read the answer, or NULL
 bool http_cors_take_options(struct http_request *request);  // true: it was OPTIONS, and has been answered
+void http_request_mask(
+        struct http_request *request, json_t *body); // config.mask, when there is one; accepts NULL
 const struct http_words *http_server_words(struct http_server *server); // NULL = none
 // Sets the whole answer; `text` is malloc'ed and taken over.
 void http_reply_whole(

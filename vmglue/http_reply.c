@@ -60,6 +60,7 @@ static json_t *in_words(struct http_request *request, int *status, json_t *body)
 
 void http_reply_json(struct http_request *request, int status, json_t *body)
 {
+    http_request_mask(request, body);
     if (body != NULL)
         body = in_words(request, &status, body);
     char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);

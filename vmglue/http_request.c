@@ -119,6 +119,16 @@ const char *http_request_param(struct http_request *request, const char *name)
     return "";
 }
 
+void http_request_set_param(struct http_request *request, const char *name, const char *value)
+{
+    for (unsigned i = 0; i < HTTP_PARAMS_MAX; i++) {
+        struct http_param *param = &request->params[i];
+        if (param->name != NULL && strlen(name) == param->name_size &&
+                memcmp(name, param->name, param->name_size) == 0)
+            snprintf(param->value, sizeof param->value, "%s", value);
+    }
+}
+
 const char *http_request_query(struct http_request *request, const char *name)
 {
     for (unsigned i = 0; i < request->query_count; i++)

@@ -59,6 +59,13 @@ const struct http_words *http_server_words(struct http_server *server)
     return server->config.words;
 }
 
+void http_request_mask(struct http_request *request, json_t *body)
+{
+    const struct http_server_config *config = &request->server->config;
+    if (config->mask != NULL && body != NULL && request->route != NULL)
+        config->mask(config->context, request, body);
+}
+
 bool http_request_is_local(struct http_request *request)
 {
     return request->server->config.local;

@@ -57,6 +57,8 @@ struct http_server_config {
     // The gate: called when the route is known, before the body is read. false: it has replied (401, 429,
     // ...). NULL = open.
     bool (*gate)(void *context, struct http_request *request);
+    // Takes out of an answer what its caller is not to see, before it goes out. May be NULL.
+    void (*mask)(void *context, struct http_request *request, json_t *body);
     // Around the handler of a route with HTTP_CREATES, with the whole body: false = it has replied (a stored
     // answer), and `after` is not called. Otherwise `after` is called in any case, before the answer goes
     // out: with what the handler answered, or with NULL and 0 for one that is no whole answer. Both or none.
@@ -99,6 +101,8 @@ typedef void http_header_visitor(
 void http_request_each_header(struct http_request *request, http_header_visitor *visit, void *context);
 const char *http_request_param(
         struct http_request *request, const char *name); // never NULL for names in the pattern
+// Another value for a parameter of the path. For the gate.
+void http_request_set_param(struct http_request *request, const char *name, const char *value);
 const char *http_request_query(struct http_request *request, const char *name);  // NULL = not given
 const char *http_request_header(struct http_request *request, const char *name); // NULL = not given
 // Bytes of the body that the handler has read with http_request_read.

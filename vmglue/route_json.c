@@ -3,6 +3,7 @@
 
 #include "snapshot/working_set.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/made_by.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -52,6 +53,9 @@ json_t *route_json_volume(struct service *service, const struct volume_info *inf
             (json_int_t)info->size_bytes, "parent", id_or_null("base_", info->parent.value), "sandbox",
             owner == NULL ? json_null() : json_string(owner), "created_at",
             json_fields_time(info->created_wall_ns));
+    struct made_by by = made_by_of_volume(service->store, info->id);
+    if (by.owner[0] != '\0')
+        json_object_set_new(json, "owner", json_string(by.owner));
     free(owner);
     return json;
 }
@@ -110,6 +114,8 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
                 json_object_set(json, members[i], json_object_get(body, members[i]));
         add_figures(json, json_object_get(json_object_get(body, "machine"), "figures"), logical);
     }
+    if (json_object_get(body, "owner") != NULL)
+        json_object_set(json, "owner", json_object_get(body, "owner"));
     json_t *parent = json_object_get(body, "parent");
     json_object_set(json, "parent", parent == NULL ? json_null() : parent);
     if (json_object_get(body, "parent_id") != NULL)

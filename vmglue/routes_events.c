@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to sandboxes (events), and what a guest wrote to its console (logs).
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/sandbox.h"
@@ -31,6 +32,10 @@ static bool give_next(struct http_request *request, void *context, unsigned wait
     struct sandbox_event event;
     if (sandbox_events_next(follower->events, &follower->cursor, id, wait_ms, &event) == 0)
         return true;
+    if (!access_sees_owned(request, event.data)) {
+        json_decref(event.data);
+        return true;
+    }
     bool removed = id != NULL && strcmp(event.type, "removed") == 0;
     return http_reply_event_id(request, event.id, event.type, event.data) == 0 && !removed;
 }
@@ -57,6 +62,10 @@ static void list(struct http_request *request, struct sandbox_events *events, co
     struct sandbox_event event;
     json_t *list = json_array();
     while (sandbox_events_next(events, &cursor, id, 0, &event) > 0) {
+        if (!access_sees_owned(request, event.data)) {
+            json_decref(event.data);
+            continue;
+        }
         json_object_set_new(event.data, "id", json_string(event.id));
         json_array_append_new(list, event.data);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What may be done to a sandbox between create and rm: PATCH, pause, resume, restore, promote.
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/route_life.h"
@@ -105,6 +106,8 @@ static void restore_sandbox(struct http_request *request)
     int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = route_json_required(body, "snapshot", &snapshot, &err);
+    if (r >= 0)
+        r = access_check_source(request, snapshot, &err);
     if (r >= 0)
         r = sandbox_restore(
                 service_of(request)->sandboxes, http_request_param(request, "name"), snapshot, &json, &err);

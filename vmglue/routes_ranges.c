@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What volumes and snapshots hold, and how two differ: /v1/volumes/{name}/map and /diff. The answers are one
 // JSON object each, written as it is found, so that no list is too long.
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 
@@ -110,6 +111,8 @@ static void diff_volumes(struct http_request *request)
     if (r == 0 && from == NULL)
         r = error_set(&err, -EINVAL,
                 "query parameter from is missing: the older volume or snapshot to compare with");
+    if (r == 0)
+        r = access_check_data(request, from, &err);
     if (r == 0)
         r = disks_pin(&service->disks, to, &newer, &err);
     if (r == 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/sandboxes: create, list, show, stop, start, snapshot, fork, rm. The rest of their life: routes_life.c.
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/route_life.h"
@@ -91,6 +92,11 @@ static void create_sandbox(struct http_request *request)
     if (r >= 0 && create.from == NULL)
         create.from = "agent-base";
     if (r >= 0)
+        r = access_check_source(request, create.from, &err);
+    for (unsigned i = 0; r >= 0 && i < create.disk_count; i++)
+        r = access_check_data(request, disks[i].volume, &err);
+    create.by = access_made_by(request);
+    if (r >= 0)
         r = sandbox_create(service_of(request)->sandboxes, &create, &json, &err);
     if (r < 0) // what was not found is what it was to be made from
         http_reply_failure(request, r == -ENOENT ? "source" : "sandbox", &err);
@@ -107,7 +113,7 @@ static void list_sandboxes(struct http_request *request)
         return;
     }
     json_t *list = sandbox_list(service_of(request)->sandboxes, http_request_query(request, "state"),
-            http_request_query(request, "label"));
+            http_request_query(request, "label"), access_owner(request));
     http_reply_json(request, 200, json_pack("{s:o}", "sandboxes", list));
 }
 
@@ -183,6 +189,7 @@ static void snapshot_sandbox(struct http_request *request)
         r = json_fields_bool(body, "wait", &snapshot.wait, &err);
     if (r >= 0)
         r = json_fields_bool(body, "best_effort", &snapshot.best_effort, &err);
+    snapshot.by = access_made_by(request);
     if (r >= 0)
         r = sandbox_snapshot(
                 service_of(request)->sandboxes, http_request_param(request, "name"), &snapshot, &json, &err);
@@ -231,6 +238,7 @@ static void fork_sandbox(struct http_request *request)
         r = json_fields_string(body, "snapshot", &fork.snapshot, &err);
     if (r >= 0)
         r = json_fields_bool(body, "best_effort", &fork.best_effort, &err);
+    fork.by = access_made_by(request);
     if (r >= 0)
         r = sandbox_fork(
                 service_of(request)->sandboxes, http_request_param(request, "name"), &fork, &json, &err);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/snapshots: disk snapshots and machine snapshots, by one name space. Taking one is a call of its source.
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/sandbox.h"
@@ -8,6 +9,7 @@
 #include <string.h>
 
 struct list_context {
+    struct http_request *request;
     struct service *service;
     json_t *list;
 };
@@ -16,14 +18,14 @@ struct list_context {
 static void list_one(void *context, const struct doc *doc)
 {
     struct list_context *list = context;
-    if (doc->name[0] != '\0')
+    if (doc->name[0] != '\0' && access_sees_doc(list->request, doc))
         json_array_append_new(list->list, route_json_snapshot(list->service, doc));
 }
 
 static void list_snapshots(struct http_request *request)
 {
     static const char *const known[] = {NULL};
-    struct list_context context = {service_of(request), NULL};
+    struct list_context context = {request, service_of(request), NULL};
     struct error err;
     if (http_request_check_query(request, known, &err) < 0) {
         http_reply_failure(request, "snapshot", &err);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/templates: templates, their builds, and uploads for builds.
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/template.h"
@@ -34,7 +35,9 @@ static void list_templates(struct http_request *request)
 {
     struct error err;
     int r = no_query(request, &err);
-    reply(request, r, 200, r < 0 ? NULL : template_list(templates_of(request)), "template", &err);
+    json_t *json = r < 0 ? NULL : template_list(templates_of(request));
+    access_filter_templates(request, json_object_get(json, "templates"));
+    reply(request, r, 200, json, "template", &err);
 }
 
 static void build_template(struct http_request *request)

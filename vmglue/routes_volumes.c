@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/volumes: plain disks.
+#include "vmglue/access.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 
@@ -9,6 +10,7 @@
 #include <string.h>
 
 struct list_context {
+    struct http_request *request;
     struct service *service;
     json_t *list;
     bool all;
@@ -17,7 +19,7 @@ struct list_context {
 static void list_one(void *context, const struct volume_info *info)
 {
     struct list_context *list = context;
-    if (info->name[0] != '\0' || list->all)
+    if ((info->name[0] != '\0' || list->all) && access_sees_volume(list->request, info))
         json_array_append_new(list->list, route_json_volume(list->service, info));
 }
 
@@ -30,7 +32,8 @@ static void list_volumes(struct http_request *request)
         return;
     }
     const char *all = http_request_query(request, "all");
-    struct list_context context = {service_of(request), json_array(), all != NULL && strcmp(all, "1") == 0};
+    struct list_context context = {
+            request, service_of(request), json_array(), all != NULL && strcmp(all, "1") == 0};
     store_volume_list(context.service->store, list_one, &context);
     http_reply_json(request, 200, json_pack("{s:o}", "volumes", context.list));
 }
@@ -76,8 +79,11 @@ static void create_volume(struct http_request *request)
         r = error_set(&err, -EINVAL,
                 "field \"size_bytes\" is missing (or give \"from\": a volume or snapshot to fork)");
     if (r >= 0)
-        r = from != NULL ? disks_fork(disks, from, name, size, &id, &err)
-                         : disks_create(disks, name, size, &id, &err);
+        r = access_check_data(request, from, &err);
+    struct made_by by = access_made_by(request);
+    if (r >= 0)
+        r = from != NULL ? disks_fork(disks, from, name, size, &by, &id, &err)
+                         : disks_create(disks, name, size, &by, &id, &err);
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else
@@ -155,9 +161,11 @@ static void fork_volume(struct http_request *request)
     struct volume_id id;
     struct error err;
     char from[2 * STORE_NAME_MAX];
+    struct made_by by = access_made_by(request);
     int r = take_name(request, true, &name, &err);
     if (r == 0)
-        r = disks_fork(&service->disks, route_json_path_name(request, from, sizeof from), name, 0, &id, &err);
+        r = disks_fork(
+                &service->disks, route_json_path_name(request, from, sizeof from), name, 0, &by, &id, &err);
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else
@@ -171,10 +179,11 @@ static void snapshot_volume(struct http_request *request)
     struct doc_id id;
     struct error err;
     char volume[2 * STORE_NAME_MAX];
+    struct made_by by = access_made_by(request);
     int r = take_name(request, false, &name, &err);
     if (r == 0)
         r = disks_snapshot(
-                &service->disks, route_json_path_name(request, volume, sizeof volume), name, &id, &err);
+                &service->disks, route_json_path_name(request, volume, sizeof volume), name, &by, &id, &err);
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else

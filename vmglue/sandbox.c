@@ -206,6 +206,8 @@ static json_t *json_locked(struct sandbox *sandbox)
         json_object_set_new(json, "labels", json_object());
     if (record->defaults != NULL)
         json_object_set_new(json, "defaults", json_deep_copy(record->defaults));
+    if (record->by.owner[0] != '\0')
+        json_object_set_new(json, "owner", json_string(record->by.owner));
     sandbox_deadline_describe(sandbox, json);
     if (record->parent_id[0] != '\0') {
         json_object_set_new(json, "tree_id", json_string(record->tree));
@@ -263,13 +265,27 @@ static bool has_label(const json_t *labels, const char *label)
     return json_object_get(labels, key) != NULL && strcmp(json_fields_get_text(labels, key), equals + 1) == 0;
 }
 
-json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label)
+int sandbox_made_by(struct sandboxes *all, const char *name, struct made_by *ret_by,
+        char ret_id[SANDBOX_ID_SIZE], struct error *err)
+{
+    pthread_mutex_lock(&all->lock);
+    struct sandbox *sandbox = find_locked(all, name);
+    if (sandbox != NULL) {
+        *ret_by = sandbox->record.by;
+        memcpy(ret_id, sandbox->record.id, SANDBOX_ID_SIZE);
+    }
+    pthread_mutex_unlock(&all->lock);
+    return sandbox == NULL ? not_found(name, err) : 0;
+}
+
+json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label, const char *owner)
 {
     json_t *list = json_array();
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
         if (sandbox->removed || sandbox_is_hidden(sandbox) ||
                 (state != NULL && strcmp(sandbox_state_name(sandbox->record.state), state) != 0) ||
+                (owner != NULL && strcmp(sandbox->record.by.owner, owner) != 0) ||
                 !has_label(sandbox->record.labels, label))
             continue;
         json_array_insert_new(list, 0, json_locked(sandbox)); // the list has the newest first

@@ -21,6 +21,7 @@
 #include "vmglue/capture.h"
 #include "vmglue/sandbox_memory.h"
 #include "vmglue/json.h"
+#include "vmglue/made_by.h"
 #include "vmglue/service.h"
 
 struct sandboxes;
@@ -75,6 +76,7 @@ struct sandbox_create {
     bool persistent;
     const struct sandbox_create_disk *disks; // beside the root disk
     unsigned disk_count;
+    struct made_by by;
 };
 struct sandbox_create_disk {
     const char *volume;  // a volume or disk snapshot of which it becomes a fork; NULL = empty
@@ -87,8 +89,12 @@ enum { SANDBOX_LIFE_MAX_SECS = 100 * 366 * 86400u };
 int sandbox_create(
         struct sandboxes *all, const struct sandbox_create *create, json_t **ret_json, struct error *err);
 int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err);
-// state: NULL = any. label: NULL or "key=value".
-json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label);
+// Who made it, and its id; an error as in sandbox_show.
+enum { SANDBOX_ID_SIZE = 24 };
+int sandbox_made_by(struct sandboxes *all, const char *name, struct made_by *ret_by,
+        char ret_id[SANDBOX_ID_SIZE], struct error *err);
+// state: NULL = any. label: NULL or "key=value". owner: NULL or a key's id.
+json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label, const char *owner);
 // What is NULL or false in it stays as it is.
 struct sandbox_change {
     const char *name;
@@ -127,8 +133,9 @@ int sandbox_remove(struct sandboxes *all, const char *name, struct error *err);
 struct sandbox_snapshot {
     const char *name; // NULL = one is made
     const json_t *labels;
-    bool wait;        // answer only when it is ready
-    bool best_effort; // go on when the guest does not freeze
+    bool wait;         // answer only when it is ready
+    bool best_effort;  // go on when the guest does not freeze
+    struct made_by by; // the owner is the sandbox's
 };
 int sandbox_snapshot(struct sandboxes *all, const char *name, const struct sandbox_snapshot *snapshot,
         json_t **ret_json, struct error *err);
@@ -139,6 +146,7 @@ struct sandbox_fork {
     const json_t *labels, *env;
     const char *snapshot; // keep what they were forked from under this name; NULL = do not
     bool best_effort;
+    struct made_by by; // the owner is the source's
 };
 // {"tree_id","parent","snapshot","children":[...]}: all children run, or none is left.
 int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_fork *fork, json_t **ret_json,

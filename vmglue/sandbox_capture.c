@@ -20,7 +20,8 @@ static json_t *disks_json(const struct sandbox_record *record)
 }
 
 // The members of a machine snapshot's doc that are ours; malloc'ed JSON.
-static char *make_body(const struct sandbox_record *record, const json_t *labels, const char *inner)
+static char *make_body(const struct sandbox_record *record, const json_t *labels, const char *inner,
+        const struct made_by *by)
 {
     json_t *body = json_pack("{s:s, s:s, s:i, s:i, s:O}", "parent", record->name, "parent_id", record->id,
             "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network", record->network);
@@ -32,6 +33,9 @@ static char *make_body(const struct sandbox_record *record, const json_t *labels
         json_object_set(body, "defaults", record->defaults);
     if (body != NULL && inner != NULL)
         json_object_set_new(body, "inner", json_string(inner));
+    struct made_by made = made_by_inherit(&record->by, by);
+    if (body != NULL)
+        made_by_put(&made, body);
     char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
     json_decref(body);
     return text;
@@ -63,10 +67,10 @@ struct base_id sandbox_memory_origin(const struct sandbox *sandbox)
 }
 
 int sandbox_capture_begin(struct sandbox *sandbox, const json_t *labels, const char *inner,
-        struct sandbox_capture *ret_capture, struct error *err)
+        const struct made_by *by, struct sandbox_capture *ret_capture, struct error *err)
 {
     const struct sandbox_record *record = &sandbox->record;
-    char *body = make_body(record, labels, inner);
+    char *body = make_body(record, labels, inner, by);
     if (body == NULL)
         return error_set(err, -ENOMEM, "no memory for the description of a snapshot");
     *ret_capture = (struct sandbox_capture){.sandbox = sandbox,

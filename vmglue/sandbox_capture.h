@@ -13,9 +13,10 @@ struct sandbox_capture {
     int (*extend)(void *context, struct txn *txn, const struct capture_ids *ids, struct error *err);
     void *context;
 };
-// labels: JSON object or NULL. inner: "stop", "fork", or NULL = the user's.
+// labels: JSON object or NULL. inner: "stop", "fork", or NULL = the user's. by: of the request, or NULL; the
+// owner is the sandbox's.
 int sandbox_capture_begin(struct sandbox *sandbox, const json_t *labels, const char *inner,
-        struct sandbox_capture *ret_capture, struct error *err);
+        const struct made_by *by, struct sandbox_capture *ret_capture, struct error *err);
 int sandbox_capture_run(
         struct sandbox_capture *capture, struct capture_result *ret_result, struct error *err);
 void sandbox_capture_end(struct sandbox_capture *capture);

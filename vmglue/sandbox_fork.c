@@ -63,7 +63,7 @@ int sandbox_snapshot(struct sandboxes *all, const char *name, const struct sandb
     }
     if (r < 0)
         goto out;
-    r = sandbox_capture_begin(sandbox, snapshot->labels, NULL, &capture, err);
+    r = sandbox_capture_begin(sandbox, snapshot->labels, NULL, &snapshot->by, &capture, err);
     if (r == 0) {
         capture.request.name = snapshot_name;
         capture.request.durable = snapshot->wait;
@@ -132,6 +132,7 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     record->memory_mb = source->memory_mb;
     record->network = json_incref(source->network);
     record->defaults = json_incref(source->defaults);
+    record->by = made_by_inherit(&source->by, &work->fork->by);
     record->ttl_ms = source->ttl_ms;
     record->idle_ms = source->idle_ms;
     snprintf(record->parent_id, sizeof record->parent_id, "%s", source->id);
@@ -205,7 +206,7 @@ static int capture_source(struct fork_work *work, struct capture_result *ret_res
 {
     struct sandbox_capture capture;
     int r = sandbox_capture_begin(
-            work->source, NULL, work->fork->snapshot == NULL ? "fork" : NULL, &capture, err);
+            work->source, NULL, work->fork->snapshot == NULL ? "fork" : NULL, &work->fork->by, &capture, err);
     if (r < 0)
         return r;
     capture.request.name = work->fork->snapshot;

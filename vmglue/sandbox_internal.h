@@ -7,6 +7,7 @@
 #pragma once
 
 #include "vmglue/dirty_pages.h"
+#include "vmglue/made_by.h"
 #include "vmglue/nbd_server.h"
 #include "vmglue/runtime.h"
 #include "snapshot/txn.h"
@@ -26,7 +27,7 @@ enum sandbox_state {
     SANDBOX_REMOVING,
     SANDBOX_PARKED, // of the pool: resumed, frozen, its vCPUs stopped; nobody's yet
 };
-enum { SANDBOX_ID_SIZE = 24, SANDBOX_TREE_SIZE = 32, SANDBOX_MOUNT_MAX = 120 };
+enum { SANDBOX_TREE_SIZE = 32, SANDBOX_MOUNT_MAX = 120 };
 #define SANDBOX_BEING_STOPPED "being stopped"
 
 // A disk beside the root disk.
@@ -54,6 +55,7 @@ struct sandbox_record {
     bool pause_frozen;           // user processes were frozen before it was paused
     struct sandbox_moment since; // running: ttl counts from here. stopped, failed: retention does
     char tree[SANDBOX_TREE_SIZE], parent_id[SANDBOX_ID_SIZE]; // of a fork; "" = none
+    struct made_by by;
     struct doc_id doc;
     struct volume_id disk, memory;
     struct sandbox_disk more[VM_DISKS_MAX - 1]; // further disks, in the guest's order

@@ -202,6 +202,7 @@ int sandbox_create(
         record.ttl_ms = create->ttl_ms;
         record.idle_ms = create->idle_ms;
         record.persistent = create->persistent;
+        record.by = create->by;
         sandbox_pool_enter(all, &origin);
         r = run_create(all, create, &origin, &record, ret_json, err);
         sandbox_pool_leave(all);

@@ -63,6 +63,7 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
         json_object_set(json, "defaults", record->defaults);
     if (json_array_size(record->urls) > 0)
         json_object_set(json, "urls", record->urls);
+    made_by_put(&record->by, json);
     if (record->more_count > 0)
         json_object_set_new(json, "more_disks", encode_disks(record));
 }
@@ -221,6 +222,7 @@ static void parse_life(const json_t *json, struct sandbox_record *record)
     record->since.wall_ns = get_uint(since, "wall_ns");
     snprintf(record->tree, sizeof record->tree, "%s", json_fields_get_text(json, "tree"));
     snprintf(record->parent_id, sizeof record->parent_id, "%s", json_fields_get_text(json, "parent_id"));
+    record->by = made_by_take(json);
     parse_disks(json_object_get(json, "more_disks"), record);
 }
 

@@ -35,7 +35,7 @@ static int keep_memory(struct sandbox *sandbox, struct sandbox_record *record,
                 "the memory of sandbox \"%s\" cannot be read, since its VMM does not answer; stop it with "
                 "its disks alone and force, or remove it",
                 sandbox->record.name);
-    int r = sandbox_capture_begin(sandbox, NULL, "stop", &capture, err);
+    int r = sandbox_capture_begin(sandbox, NULL, "stop", NULL, &capture, err);
     if (r < 0)
         return r;
     capture.extend = extend_stop;

@@ -24,6 +24,8 @@ void sandbox_tell(struct sandbox *sandbox, const char *type, json_t *data)
     }
     json_object_set_new(all, "sandbox_id", json_string(record->id));
     json_object_set_new(all, "sandbox", json_string(record->name));
+    if (record->by.owner[0] != '\0')
+        json_object_set_new(all, "owner", json_string(record->by.owner));
     sandbox_events_add(sandbox->all->events, record->id, type, all);
 }
 

@@ -281,6 +281,7 @@ static int start_front(struct daemon *daemon, struct error *err)
             .local = true,
             .choose = proxy_choose,
             .gate = gate_enter,
+            .mask = gate_mask,
             .metrics = daemon->service.http_metrics,
             .limits.connections = connections_within(LOCAL_CONNECTIONS),
             .on_request = daemon->config.log_requests ? log_request : NULL};
