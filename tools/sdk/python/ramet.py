@@ -783,6 +783,7 @@ class Stream(Generic[T]):
             batch, self._batch = list(self._batch), collections.deque()
             return batch
         if self._closed:
+            self._drop_unless_read()
             return []
         try:
             with self._reading:
@@ -812,6 +813,9 @@ class Stream(Generic[T]):
         self._closed = True
         self._cancel.cancel()
         self._batch.clear()
+        self._drop_unless_read()
+
+    def _drop_unless_read(self) -> None:
         if self._reading.acquire(blocking=False):    # else the thread that reads comes by here when it wakes up
             try:
                 self._drop()
@@ -1373,7 +1377,7 @@ class Ramet:
 
     create_sandbox = create_sandboxes
 
-    def update_sandbox(self, /, name: str, body: Body | None = None, **fields: Any) -> Json:
+    def update_sandbox(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
         """`name? labels? env? network? ttl_secs? idle_secs? persistent?`"""
         return cast(Json, self.request("PATCH", self._box(name), _merge(body, fields), repeat=True))
 
@@ -1381,11 +1385,11 @@ class Ramet:
         """Removes it, running or not. Its snapshots and forks stay."""
         self.request("DELETE", self._box(name))
 
-    def start_sandbox(self, /, name: str, body: Body | None = None, **fields: Any) -> Json:
+    def start_sandbox(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
         """Goes on where it was stopped. `cold?` boots instead."""
         return cast(Json, self.request("POST", self._box(name, "/start"), _merge(body, fields)))
 
-    def stop_sandbox(self, /, name: str, body: Body | None = None, **fields: Any) -> Json:
+    def stop_sandbox(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
         """Stops it with its memory (`memory: false`: the disk alone; `force?`)."""
         return cast(Json, self.request("POST", self._box(name, "/stop"), _merge(body, fields), repeat=True))
 
@@ -1397,20 +1401,20 @@ class Ramet:
         """After pause_sandbox."""
         return cast(Json, self.request("POST", self._box(name, "/resume")))
 
-    def restore_sandbox(self, /, name: str, body: Body | str | None = None, **fields: Any) -> Json:
+    def restore_sandbox(self, name: str, /, body: Body | str | None = None, **fields: Any) -> Json:
         """Its disks and memory become those of `snapshot`."""
         body = {"snapshot": body} if isinstance(body, str) else body
         return cast(Json, self.request("POST", self._box(name, "/restore"), _merge(body, fields)))
 
-    def promote_sandbox(self, /, name: str, body: Body | None = None, **fields: Any) -> Json:
+    def promote_sandbox(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
         """Keeps this one of a fork's children and drops its siblings. `cleanup_siblings? tree_id? name?`"""
         return cast(Json, self.request("POST", self._box(name, "/promote"), _merge(body, fields)))
 
-    def fork_sandbox(self, /, name: str, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
+    def fork_sandbox(self, name: str, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """Copies of it that run on from this instant: `count? names? labels? env? snapshot? best_effort?`"""
         return self._create(self._box(name, "/fork"), _merge(body, fields), idempotency_key)
 
-    def snapshot(self, /, name: str, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
+    def snapshot(self, name: str, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """Keeps this instant, memory and disks; the sandbox runs on. `name? labels? wait? best_effort?`"""
         return self._create(self._box(name, "/snapshots"), _merge(body, fields), idempotency_key)
 
@@ -1460,13 +1464,13 @@ class Ramet:
             merged["stdin_base64"] = base64.b64encode(stdin).decode()
         return merged
 
-    def exec(self, /, name: str, body: Body | str | None = None, **fields: Any) -> Json:
+    def exec(self, name: str, /, body: Body | str | None = None, **fields: Any) -> Json:
         """Runs a command and waits for it: `command timeout_secs? cwd? env? user? stdin? encoding?`. `stdin` may be bytes;
         the answer has `exit_code stdout stderr timed_out truncated duration_ms`."""
         command = self._command(body, fields)
         return self._once(self._box(name, "/exec"), command, command.get("timeout_secs"), True)
 
-    def exec_stream(self, /, name: str, body: Body | str | None = None, **fields: Any) -> Stream[Event]:
+    def exec_stream(self, name: str, /, body: Body | str | None = None, **fields: Any) -> Stream[Event]:
         """Runs a command and gives its output as it comes: events `stdout` and `stderr` (`text`), then `exit`. Closing the
         stream ends the command."""
         return self._events("POST", self._box(name, "/exec/stream"), self._command(body, fields), "the command's stream",
@@ -1478,7 +1482,7 @@ class Ramet:
         return Pty(self._transport, self._box(name, "/exec/pty") + _query(
             {"rows": rows, "columns": columns, "command": command, "user": user, "cwd": cwd, "term": term}))
 
-    def start_job(self, /, name: str, body: Body | str | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
+    def start_job(self, name: str, /, body: Body | str | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """A command in the background, which outlives caller, daemon, snapshots: as exec, and `name?`"""
         return self._create(self._box(name, "/jobs"), self._command(body, fields), idempotency_key)
 
@@ -1492,7 +1496,7 @@ class Ramet:
         wait = (self._transport.timeout or 0) + (wait_secs or 0) if self._transport.timeout else None
         return cast(Json, self.request("GET", path, timeout=wait))
 
-    def signal_job(self, /, name: str, id: str | int, body: Body | str | None = None, **fields: Any) -> None:
+    def signal_job(self, name: str, id: str | int, /, body: Body | str | None = None, **fields: Any) -> None:
         """`signal?` (default TERM) `whole?`"""
         body = {"signal": body} if isinstance(body, str) else body
         self.request("POST", self._box(name, f"/jobs/{_segment(id)}/signal"), _merge(body, fields))
@@ -1558,7 +1562,7 @@ class Ramet:
         """A folder, and those above it."""
         self.request("POST", self._file(name, "/dir", path=path), repeat=True)
 
-    def move_file(self, /, name: str, body: Body | None = None, **fields: Any) -> None:
+    def move_file(self, name: str, /, body: Body | None = None, **fields: Any) -> None:
         """`from to replace?` (as a keyword: `from_`)."""
         self.request("POST", self._file(name, "/move"), _merge(body, fields))
 
@@ -1573,7 +1577,7 @@ class Ramet:
         """A connection to this port of the sandbox's localhost, as a connected socket. Needs no network."""
         return self._transport.upgrade(self._box(name, f"/ports/{int(port)}"), {"Connection": "Upgrade", "Upgrade": "tcp"})[0]
 
-    def create_url(self, /, name: str, body: Body | int | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
+    def create_url(self, name: str, /, body: Body | int | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """`host_port ttl_secs?`: an address with a secret in it that reaches a server in the sandbox → `url token expires_at`"""
         body = {"host_port": body} if isinstance(body, int) else body
         return self._create(self._box(name, "/urls"), _merge(body, fields), idempotency_key)
@@ -1588,7 +1592,7 @@ class Ramet:
 
     # ---- code ----
 
-    def create_context(self, /, name: str, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
+    def create_context(self, name: str, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """Something that keeps what code defines: `id? language? cwd? user? env?`"""
         return self._create(self._box(name, "/contexts"), _merge(body, fields), idempotency_key)
 
@@ -1604,19 +1608,19 @@ class Ramet:
         """Ends it with all that its code started."""
         self.request("DELETE", self._box(name, f"/contexts/{_segment(id)}"))
 
-    def run_code(self, /, name: str, id: str, body: Body | str | None = None, **fields: Any) -> Json:
+    def run_code(self, name: str, id: str, /, body: Body | str | None = None, **fields: Any) -> Json:
         """Runs code in a context and waits for it: `code timeout_secs?` → `stdout stderr text error results ...`"""
         run = _merge({"code": body} if isinstance(body, str) else body, fields)
         return self._once(self._box(name, f"/contexts/{_segment(id)}/run"), run, run.get("timeout_secs"), True)
 
-    def run_code_stream(self, /, name: str, id: str, body: Body | str | None = None, **fields: Any) -> Stream[Event]:
+    def run_code_stream(self, name: str, id: str, /, body: Body | str | None = None, **fields: Any) -> Stream[Event]:
         """The same as it comes: `started stdout stderr result display update_display clear error`, at last `done`. Closing
         the stream interrupts the run."""
         run = _merge({"code": body} if isinstance(body, str) else body, fields)
         return self._events("POST", self._box(name, f"/contexts/{_segment(id)}/run/stream"), run, "the run's stream",
                             lambda event: event.kind == "done", "failed")
 
-    def interrupt_context(self, /, name: str, id: str, body: Body | None = None, **fields: Any) -> Json:
+    def interrupt_context(self, name: str, id: str, /, body: Body | None = None, **fields: Any) -> Json:
         """As Ctrl-C. `kill?` ends what does not listen, with its state."""
         return cast(Json, self.request("POST", self._box(name, f"/contexts/{_segment(id)}/interrupt"), _merge(body, fields)))
 
@@ -1634,7 +1638,7 @@ class Ramet:
         """One; with `wait`, when it is ready (survives power loss)."""
         return self._get(f"/v1/snapshots/{_segment(name)}", wait=wait)
 
-    def update_snapshot(self, /, name: str, body: Body | None = None, **fields: Any) -> Json:
+    def update_snapshot(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
         """`name? labels?`"""
         return cast(Json, self.request("PATCH", f"/v1/snapshots/{_segment(name)}", _merge(body, fields), repeat=True))
 
@@ -1723,7 +1727,7 @@ class Ramet:
         """One of them."""
         return self._get(self._volume(name))
 
-    def update_volume(self, /, name: str, body: Body | None = None, **fields: Any) -> Json:
+    def update_volume(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
         """`size_bytes? name?`"""
         return cast(Json, self.request("PATCH", self._volume(name), _merge(body, fields), repeat=True))
 
@@ -1731,12 +1735,12 @@ class Ramet:
         """Removes it; not while an NBD client uses it."""
         self.request("DELETE", self._volume(name))
 
-    def fork_volume(self, /, name: str, body: Body | str | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
+    def fork_volume(self, name: str, /, body: Body | str | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """`name`: another volume that begins as this one is."""
         body = {"name": body} if isinstance(body, str) else body
         return self._create(self._volume(name, "/fork"), _merge(body, fields), idempotency_key)
 
-    def snapshot_volume(self, /, name: str, body: Body | str | None = None, *, idempotency_key: str | None = None,
+    def snapshot_volume(self, name: str, /, body: Body | str | None = None, *, idempotency_key: str | None = None,
                         **fields: Any) -> Json:
         """`name?`: keeps it as it is now."""
         body = {"name": body} if isinstance(body, str) else body
@@ -2555,9 +2559,9 @@ def _twin_as(method: Callable[Concatenate[Any, P], T], wrap: Callable[[Any, T], 
 
 
 class AsyncStream(Generic[T]):
-    """A stream for `async for`. Opened when it is first asked; nothing is read that was not asked for.
+    """A stream for `async for`. Opened by `async with`, or when it is first asked; nothing is read that was not asked for.
 
-    Cancelling what waits for it, or aclose(), ends the request. Also an async context manager.
+    Cancelling what waits for it, or aclose(), ends the request.
     """
 
     def __init__(self, client: Ramet, open: Callable[[], Stream[T]]) -> None:
@@ -2582,6 +2586,9 @@ class AsyncStream(Generic[T]):
         return self._batch.popleft()
 
     def _pull(self) -> list[T]:
+        return self._opened().read_batch()
+
+    def _opened(self) -> Stream[T]:
         if self._stream is None:
             self._stream = self._open()
             if self._closed:
@@ -2589,7 +2596,7 @@ class AsyncStream(Generic[T]):
         outer = _current_cancel()
         if outer is not None:
             outer.follow(self._stream.close)
-        return self._stream.read_batch()
+        return self._stream
 
     async def aclose(self) -> None:
         """Ends it."""
@@ -2599,6 +2606,7 @@ class AsyncStream(Generic[T]):
             self._stream.close()
 
     async def __aenter__(self) -> AsyncStream[T]:
+        await _in_thread(self._client, self._opened)
         return self
 
     async def __aexit__(self, *_: object) -> None:

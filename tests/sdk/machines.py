@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One daemon with a warm Python machine for all of the clients' tests: booted once, every sandbox goes on from it.
+
+Also both forms of the Python client behind one face, so that a test is written once and tried with each.
+"""
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.realpath(os.path.join(HERE, "../.."))
+SDK = os.path.join(ROOT, "tools/sdk/python")
+EXAMPLES = os.path.join(ROOT, "tools/sdk/examples")
+sys.path[:0] = [os.path.join(ROOT, "tests/e2e/cli"), SDK]
+import ramet    # noqa: E402
+import rig    # noqa: E402
+
+TEMPLATE = "code-interpreter"
+
+
+class Machines:
+    """The daemon. `url` and `key` are for TCP, `socket` needs no key."""
+
+    def __init__(self):
+        self.root = tempfile.mkdtemp(prefix="ramet-sdk-", dir="/tmp")
+        self.daemon = rig.Daemon(self.root, os.environ["RAMET_KERNEL_DIR"])
+        self.daemon.ramet("store", "init", self.daemon.store)
+        self.start()
+        self.daemon.ramet("template", "build", TEMPLATE, "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw", "--warm", "python")
+        # What sandboxes are made of when nobody says of what: here the same machine.
+        self.daemon.ramet("create", "first", "--from", TEMPLATE)
+        self.daemon.ramet("snapshot", "first", "--name", "agent-base", "--wait")
+        self.daemon.ramet("rm", "first")
+        self.key = self.daemon.make_key("sdk")["key"]
+
+    def start(self):
+        self.daemon.start("--listen", "0")
+
+    @property
+    def url(self):
+        return self.daemon.url
+
+    @property
+    def socket(self):
+        return f"unix://{self.daemon.run}/api.sock"
+
+    def client(self, **options):
+        return ramet.Ramet(self.url, self.key, **options)
+
+    def environment(self, **more):
+        """What a program needs to find the daemon."""
+        return {**os.environ, "RAMET_API": self.url, "RAMET_API_KEY": self.key, "PYTHONPATH": SDK, **more}
+
+    def close(self, failed):
+        try:
+            if self.daemon.process is None or self.daemon.process.poll() is not None:
+                self.start()
+            for box in self.daemon.json("ls"):
+                self.daemon.ramet("rm", "--force", box["name"])
+            self.daemon.stop()
+        finally:
+            if failed:
+                print(self.daemon.log()[-20000:])
+            subprocess.run(["umount", "-l", self.daemon.run + "/mem"], capture_output=True)
+            shutil.rmtree(self.root, ignore_errors=True)
+
+
+machines = None
+
+
+class MachineCase(unittest.TestCase):
+    """A sandbox of its own for each class, `box`, and a client."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.client = machines.client()
+        cls.box = cls.client.create_sandboxes({"from": TEMPLATE})["name"]
+        cls.addClassCleanup(cls.client.close)
+        cls.addClassCleanup(cls.client.delete_sandbox, cls.box)
+
+    def both(self):
+        """Each form of the client; a failure's line says which one it was tried with."""
+        for form in (Sync, Twin):
+            driver = form(machines.url, machines.key)
+            self.addCleanup(driver.close)
+            self.tried = form.__name__
+            yield driver
+
+    def _formatMessage(self, msg, standard):
+        return f"{super()._formatMessage(msg, standard)} [{getattr(self, 'tried', 'no client')}]"
+
+    def failure(self, status, code, call, *args, **kwargs):
+        with self.assertRaises(ramet.RametError) as caught:
+            value = call(*args, **kwargs)
+            if hasattr(value, "__next__"):
+                list(value)
+        self.assertEqual((caught.exception.status, caught.exception.code), (status, code), caught.exception)
+        return caught.exception
+
+
+class Sync:
+    """Ramet as it is."""
+
+    def __init__(self, url, key, **options):
+        self.client = ramet.Ramet(url, key, **options)
+        self.sync = self.client
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def sandbox(self, info):
+        return ramet.Sandbox(info, self.client)
+
+    def close(self):
+        self.client.close()
+
+
+class Twin:
+    """AsyncRamet, called from outside of its event loop: what it gives later is waited for, streams are iterated."""
+
+    def __init__(self, url, key, **options):
+        self.loop = asyncio.new_event_loop()
+        self.client = ramet.AsyncRamet(url, key, **options)
+        self.sync = self.client.sync
+
+    def __getattr__(self, name):
+        return Wrapped(self.loop, self.client).__getattr__(name)
+
+    def sandbox(self, info):
+        return Wrapped(self.loop, ramet.AsyncSandbox(ramet.Sandbox(info, self.sync)))
+
+    def close(self):
+        self.loop.run_until_complete(self.client.close())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+class Wrapped:
+    def __init__(self, loop, value):
+        self._loop, self._value = loop, value
+
+    def __getattr__(self, name):
+        return self._wrap(getattr(self._value, name))
+
+    def _wrap(self, value):
+        if asyncio.iscoroutine(value):
+            return self._wrap(self._loop.run_until_complete(value))
+        if isinstance(value, ramet.AsyncStream):
+            return Iterated(self._loop, value)
+        if isinstance(value, list):
+            return [self._wrap(each) for each in value]
+        if type(value).__module__ == "ramet" and type(value).__name__.startswith("Async"):
+            return Wrapped(self._loop, value)
+        if callable(value):
+            return lambda *args, **kwargs: self._wrap(value(*args, **kwargs))
+        return value
+
+
+class Iterated:
+    def __init__(self, loop, stream):
+        self._loop, self._stream = loop, stream
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self._loop.run_until_complete(self._stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self):
+        self._loop.run_until_complete(self._stream.aclose())
+
+    def __enter__(self):
+        self._loop.run_until_complete(self._stream.__aenter__())
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def main(*cases):
+    """Runs these with one daemon. Words of the command line name some of them, as unittest has it."""
+    global machines
+    if not rig.BIN:
+        rig.skip("RAMET_BIN does not say where the programs are")
+    rig.need_machines()
+    if not os.path.exists(os.environ.get("RAMET_CODE_IMAGE", "")):
+        rig.skip("RAMET_CODE_IMAGE names no disk (tools/image/ensure --all makes it)")
+    suite = unittest.TestSuite()
+    for case in cases:
+        for test in unittest.defaultTestLoader.loadTestsFromTestCase(case):
+            if len(sys.argv) == 1 or any(word in test.id() for word in sys.argv[1:]):
+                suite.addTest(test)
+    failed = True
+    sys.modules["machines"].machines = machines = Machines()
+    try:
+        result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout).run(suite)
+        failed = not result.wasSuccessful()
+    finally:
+        machines.close(failed)
+    sys.exit(1 if failed else 0)
