@@ -100,8 +100,12 @@ static void reply_error(struct http_request *request, int status, const char *co
     json_t *text = json_fields_text(message, strlen(message)); // a path may hold bytes that are no text
     json_t *error = json_pack("{s:s, s:o, s:s, s:{s:b}}", "code", code, "message", text, "request_id",
             request->id, "details", "retryable", (int)(retry_after_secs > 0));
-    if (retry_after_secs > 0)
+    if (retry_after_secs > 0) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%u", retry_after_secs);
+        http_reply_header(request, "Retry-After", seconds);
         json_object_set_new(error, "retry_after_secs", json_integer(retry_after_secs));
+    }
     // The sentence stands beside the object too: some clients look for text there and know no objects.
     json_t *body = json_pack("{s:o, s:O}", "error", error, "message", json_object_get(error, "message"));
     body = in_words(request, &status, body);
@@ -128,13 +132,11 @@ void http_reply_error(struct http_request *request, int status, const char *code
 void http_reply_retry(struct http_request *request, int status, const char *code, unsigned retry_after_secs,
         const char *format, ...)
 {
-    char message[1024], seconds[16];
+    char message[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    snprintf(seconds, sizeof seconds, "%u", retry_after_secs == 0 ? 1 : retry_after_secs);
-    http_reply_header(request, "Retry-After", seconds);
     reply_error(request, status, code, retry_after_secs == 0 ? 1 : retry_after_secs, message);
 }
 

@@ -28,30 +28,49 @@ bool http_route_matches(const char *pattern, const char *path, struct http_param
     return *path == '\0';
 }
 
+static unsigned count_params(const struct http_param params[HTTP_PARAMS_MAX])
+{
+    unsigned count = 0;
+    while (count < HTTP_PARAMS_MAX && params[count].name != NULL)
+        count++;
+    return count;
+}
+
+static void add_method(char *allow, size_t capacity, const char *method)
+{
+    size_t used = strlen(allow);
+    if (strstr(allow, method) == NULL)
+        snprintf(allow + used, capacity - used, "%s%s", used == 0 ? "" : ", ", method);
+}
+
 const struct http_route *http_route_find(const struct http_route *const *tables, const char *method,
         const char *path, struct http_param params[HTTP_PARAMS_MAX], int *ret_status, char *ret_allow,
         size_t allow_capacity)
 {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
-    size_t used = 0;
+    const struct http_route *best = NULL;
+    unsigned fewest = HTTP_PARAMS_MAX + 1;
     *ret_status = 404;
     ret_allow[0] = '\0';
     for (size_t t = 0; tables[t] != NULL; t++) {
         for (const struct http_route *route = tables[t]; route->method != NULL; route++) {
             struct http_param found[HTTP_PARAMS_MAX] = {0};
-            if (!http_route_matches(route->pattern, path, found))
+            if (!http_route_matches(route->pattern, path, found) || count_params(found) > fewest)
                 continue;
-            if (strcmp(route->method, wanted) == 0) {
-                memcpy(params, found, sizeof found);
-                return route;
+            if (count_params(found) < fewest) {
+                best = NULL;
+                ret_allow[0] = '\0';
             }
+            fewest = count_params(found);
             *ret_status = 405;
-            if (used < allow_capacity)
-                used += (size_t)snprintf(ret_allow + used, allow_capacity - used, "%s%s",
-                        used == 0 ? "" : ", ", route->method);
+            add_method(ret_allow, allow_capacity, route->method);
+            if (best != NULL || strcmp(route->method, wanted) != 0)
+                continue;
+            best = route;
+            memcpy(params, found, sizeof found);
         }
     }
-    return NULL;
+    return best;
 }
 
 int http_route_status(const char *kind, int code, char *ret_code, size_t code_capacity, bool *ret_retryable)

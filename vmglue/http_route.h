@@ -36,7 +36,9 @@ struct http_param {
 // Does a path fit a pattern? Fills params; a parameter never is empty.
 bool http_route_matches(const char *pattern, const char *path, struct http_param params[HTTP_PARAMS_MAX]);
 // The route of a method and path in a NULL-terminated list of tables, with its parameters. HEAD finds GET.
-// NULL: *ret_status is 404, or 405 with ret_allow (the methods that the path has, by commas).
+// The path names the resource whose pattern has the fewest parameters ("/v1/templates/builds" is no {name}),
+// and the methods are that one's. NULL: *ret_status is 404, or 405 with ret_allow (the methods that the path
+// has, by commas).
 const struct http_route *http_route_find(const struct http_route *const *tables, const char *method,
         const char *path, struct http_param params[HTTP_PARAMS_MAX], int *ret_status, char *ret_allow,
         size_t allow_capacity);

@@ -18,8 +18,9 @@ static const char *type_name(const json_t *value)
     case JSON_STRING:
         return "a string";
     case JSON_INTEGER:
-    case JSON_REAL:
         return "a number";
+    case JSON_REAL:
+        return "a broken number";
     case JSON_TRUE:
     case JSON_FALSE:
         return "true or false";
@@ -71,9 +72,11 @@ int json_fields_uint(const json_t *object, const char *name, uint64_t minimum, u
     const json_t *value = member(object, name);
     if (value == NULL)
         return 0;
-    if (!json_is_integer(value))
+    double real = json_real_value(value);
+    bool whole = json_is_integer(value) || (json_is_real(value) && floor(real) == real && fabs(real) < 1e15);
+    if (!whole)
         return wrong_type(err, name, "a whole number", value);
-    json_int_t number = json_integer_value(value);
+    json_int_t number = json_is_real(value) ? (json_int_t)real : json_integer_value(value);
     if (number < 0 || (uint64_t)number < minimum || (uint64_t)number > maximum)
         return error_set(err, -EINVAL, "field \"%s\" is %lld; it must be from %llu to %llu", name,
                 (long long)number, (unsigned long long)minimum, (unsigned long long)maximum);

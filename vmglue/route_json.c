@@ -168,7 +168,34 @@ int route_json_query_uint(
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > INT64_MAX)
-        return error_set(err, -EINVAL, "query parameter %s=%.40s is not a whole number of bytes", name, text);
+        return error_set(err, -EINVAL, "query parameter %s=%.40s is not a whole number", name, text);
     *ret_value = value;
+    return 1;
+}
+
+int route_json_query_range(struct http_request *request, const char *name, uint64_t minimum, uint64_t maximum,
+        uint64_t *ret_value, struct error *err)
+{
+    uint64_t value;
+    int r = route_json_query_uint(request, name, &value, err);
+    if (r <= 0)
+        return r;
+    if (value < minimum || value > maximum)
+        return error_set(err, -EINVAL,
+                "query parameter %s is %" PRIu64 "; it must be from %" PRIu64 " to %" PRIu64, name, value,
+                minimum, maximum);
+    *ret_value = value;
+    return 1;
+}
+
+int route_json_query_flag(struct http_request *request, const char *name, bool *ret_value, struct error *err)
+{
+    const char *text = http_request_query(request, name);
+    if (text == NULL)
+        return 0;
+    bool yes = strcmp(text, "1") == 0 || strcmp(text, "true") == 0;
+    if (!yes && strcmp(text, "0") != 0 && strcmp(text, "false") != 0)
+        return error_set(err, -EINVAL, "query parameter %s=%.40s must be 1 or 0", name, text);
+    *ret_value = yes;
     return 1;
 }

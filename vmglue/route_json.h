@@ -24,3 +24,8 @@ int route_json_required(const json_t *body, const char *field, const char **ret_
 // A query parameter that is a size or count. 0 not given, 1 given, -EINVAL with *err.
 int route_json_query_uint(
         struct http_request *request, const char *name, uint64_t *ret_value, struct error *err);
+// The same that is a number from minimum to maximum.
+int route_json_query_range(struct http_request *request, const char *name, uint64_t minimum, uint64_t maximum,
+        uint64_t *ret_value, struct error *err);
+// A query parameter that is 1 or 0 (true, false). 0 not given, 1 given, -EINVAL with *err.
+int route_json_query_flag(struct http_request *request, const char *name, bool *ret_value, struct error *err);

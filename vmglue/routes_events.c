@@ -13,12 +13,6 @@
 
 enum { LINE_MAX_BYTES = 4096, LOOK_MS = 500, LOGS_DEFAULT_BYTES = 64 << 10, LOGS_MAX_BYTES = 1 << 20 };
 
-static bool is_follow(struct http_request *request, bool otherwise)
-{
-    const char *follow = http_request_query(request, "follow");
-    return follow == NULL ? otherwise : strcmp(follow, "0") != 0 && strcmp(follow, "false") != 0;
-}
-
 struct follower {
     struct sandbox_events *events;
     struct sandbox_events_cursor cursor;
@@ -77,9 +71,10 @@ static void serve(struct http_request *request, const char *id, bool follows)
     static const char *const known[] = {"follow", NULL};
     struct sandbox_events *events = sandbox_events_of(service_of(request)->sandboxes);
     struct error err;
-    if (http_request_check_query(request, known, &err) < 0)
-        http_reply_failure(request, "event", &err);
-    else if (is_follow(request, follows))
+    if (http_request_check_query(request, known, &err) < 0 ||
+            route_json_query_flag(request, "follow", &follows, &err) < 0)
+        http_reply_failure(request, "sandbox", &err);
+    else if (follows)
         follow(request, events, id);
     else
         list(request, events, id);
@@ -148,15 +143,16 @@ static void logs(struct http_request *request)
 {
     static const char *const known[] = {"tail_bytes", "follow", NULL};
     uint64_t limit = LOGS_DEFAULT_BYTES;
+    bool follows = false;
     char *text = NULL;
     size_t size = 0;
     struct error err;
     int r = http_request_check_query(request, known, &err);
     if (r >= 0)
-        r = route_json_query_uint(request, "tail_bytes", &limit, &err);
-    if (r >= 0 && (limit == 0 || limit > LOGS_MAX_BYTES))
-        r = error_set(&err, -EINVAL, "query parameter tail_bytes must be from 1 to %d", LOGS_MAX_BYTES);
-    if (r >= 0 && is_follow(request, false)) {
+        r = route_json_query_range(request, "tail_bytes", 1, LOGS_MAX_BYTES, &limit, &err);
+    if (r >= 0)
+        r = route_json_query_flag(request, "follow", &follows, &err);
+    if (r >= 0 && follows) {
         follow_logs(request, http_request_param(request, "name"));
         return;
     }

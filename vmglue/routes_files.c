@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files in a sandbox: raw bytes in and out, listing, folders, removal. Relative paths are below /home/user.
 #include "vmglue/json_fields.h"
+#include "vmglue/route_json.h"
 #include "vmglue/sandbox.h"
 
 #include <errno.h>
@@ -192,10 +193,15 @@ static void delete_content(struct http_request *request)
     static const char *const known[] = {"path", "recursive", NULL};
     struct sandbox_agent use;
     struct error err;
-    const char *path, *recursive = http_request_query(request, "recursive");
+    const char *path;
+    bool recursive = false;
+    if (route_json_query_flag(request, "recursive", &recursive, &err) < 0) {
+        http_reply_failure(request, "file", &err);
+        return;
+    }
     if (!begin(request, known, &use, &path))
         return;
-    if (agent_file_remove(use.agent, path, recursive != NULL && strcmp(recursive, "1") == 0, &err) < 0)
+    if (agent_file_remove(use.agent, path, recursive, &err) < 0)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);

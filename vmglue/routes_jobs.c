@@ -169,10 +169,14 @@ static void delete_job(struct http_request *request)
     struct sandbox_agent use;
     struct agent_job job;
     struct error err;
-    const char *kill = http_request_query(request, "kill");
+    bool kill = false;
+    if (route_json_query_flag(request, "kill", &kill, &err) < 0) {
+        http_reply_failure(request, "job", &err);
+        return;
+    }
     if (!begin(request, known, &use, &job))
         return;
-    if (agent_job_remove(use.agent, job.id, kill != NULL && strcmp(kill, "1") == 0, &err) < 0)
+    if (agent_job_remove(use.agent, job.id, kill, &err) < 0)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
@@ -184,7 +188,7 @@ static int take_signal(const json_t *body, int *ret_signal, struct error *err)
 {
     const json_t *value = json_object_get(body, "signal");
     const char *text = json_string_value(value);
-    if (value == NULL)
+    if (value == NULL || json_is_null(value))
         return 0;
     if (json_is_integer(value) && json_integer_value(value) >= 1 && json_integer_value(value) <= 64) {
         *ret_signal = (int)json_integer_value(value);
@@ -327,10 +331,11 @@ static void job_logs(struct http_request *request)
     struct sandbox_agent use;
     struct agent_job job;
     struct error err;
-    const char *follow = http_request_query(request, "follow"),
-               *encoding = http_request_query(request, "encoding");
+    const char *encoding = http_request_query(request, "encoding");
     int r = take_offsets(request, &logs, &err);
-    if (r == 0 && encoding != NULL && strcmp(encoding, "base64") != 0 && strcmp(encoding, "text") != 0)
+    if (r == 0)
+        r = route_json_query_flag(request, "follow", &logs.follow, &err);
+    if (r >= 0 && encoding != NULL && strcmp(encoding, "base64") != 0 && strcmp(encoding, "text") != 0)
         r = error_set(&err, -EINVAL, "query parameter encoding must be text or base64");
     if (r < 0) {
         http_reply_failure(request, "job", &err);
@@ -339,7 +344,6 @@ static void job_logs(struct http_request *request)
     if (!begin(request, known, &use, &job))
         return;
     logs.id = job.id;
-    logs.follow = follow != NULL && strcmp(follow, "1") == 0;
     reader.base64 = encoding != NULL && strcmp(encoding, "base64") == 0;
     begin_reader(&reader, &logs, &job);
     http_reply_begin_events(request);

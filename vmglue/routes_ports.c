@@ -33,6 +33,15 @@ static void upgraded(struct http_request *request, void *context, int fd, const 
     free(port);
 }
 
+static int check_port(const char *text, struct error *err)
+{
+    unsigned long port =
+            strlen(text) > 5 || strspn(text, "0123456789") != strlen(text) ? 0 : strtoul(text, NULL, 10);
+    return port >= 1 && port <= 65535
+                   ? 0
+                   : error_set(err, -EINVAL, "\"%.40s\" is no port; a port is 1 to 65535", text);
+}
+
 static void open_port(struct http_request *request)
 {
     static const char *const no_query[] = {NULL};
@@ -42,6 +51,8 @@ static void open_port(struct http_request *request)
     struct port *port = calloc(1, sizeof *port);
     int r = port == NULL ? error_set(&err, -ENOMEM, "no memory for a connection")
                          : http_request_check_query(request, no_query, &err);
+    if (r == 0)
+        r = check_port(http_request_param(request, "port"), &err);
     if (r == 0 && (upgrade == NULL || strcasecmp(upgrade, "tcp") != 0))
         r = error_set(
                 &err, -EINVAL, "a port's bytes come after an upgrade: the request needs \"Upgrade: tcp\"");

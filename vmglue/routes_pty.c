@@ -26,6 +26,7 @@ enum {
     GONE_MS = 3 * PING_MS, // ... and after which it is not
     CLOSE_MS = 2000,
     CONTROL_MAX = 4096,
+    CELLS_MAX = 4096, // rows and columns
 };
 
 #define PROTOCOL "ramet.pty"
@@ -385,9 +386,9 @@ static int take_query(
     uint64_t tall = 24, wide = 80;
     int r = http_request_check_query(request, known, err);
     if (r == 0)
-        r = route_json_query_uint(request, "rows", &tall, err);
+        r = route_json_query_range(request, "rows", 1, CELLS_MAX, &tall, err);
     if (r >= 0)
-        r = route_json_query_uint(request, "columns", &wide, err);
+        r = route_json_query_range(request, "columns", 1, CELLS_MAX, &wide, err);
     if (r < 0)
         return r;
     for (size_t i = 0; texts[i] != NULL; i++) {
@@ -398,8 +399,8 @@ static int take_query(
         if (value != NULL)
             json_object_set_new(body, texts[i], value);
     }
-    *rows = tall > 4096 ? 4097 : (unsigned)tall;
-    *columns = wide > 4096 ? 4097 : (unsigned)wide;
+    *rows = (unsigned)tall;
+    *columns = (unsigned)wide;
     return 0;
 }
 

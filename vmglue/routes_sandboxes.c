@@ -104,11 +104,30 @@ static void create_sandbox(struct http_request *request)
         http_reply_json(request, 201, json);
 }
 
+static int check_filter(const char *state, const char *label, struct error *err)
+{
+    static const char *const states[] = {
+            "creating", "starting", "running", "paused", "stopping", "stopped", "failed", "removing"};
+    size_t i = 0, count = sizeof states / sizeof states[0];
+    while (state != NULL && i < count && strcmp(states[i], state) != 0)
+        i++;
+    if (i == count)
+        return error_set(err, -EINVAL,
+                "query parameter state=%.40s is no state; there are creating, starting, running, paused, "
+                "stopping, stopped, failed and removing",
+                state);
+    if (label != NULL && label[0] == '\0')
+        return error_set(err, -EINVAL, "query parameter label is empty; it is KEY or KEY=VALUE");
+    return 0;
+}
+
 static void list_sandboxes(struct http_request *request)
 {
     static const char *const known[] = {"state", "label", NULL};
     struct error err;
-    if (http_request_check_query(request, known, &err) < 0) {
+    if (http_request_check_query(request, known, &err) < 0 ||
+            check_filter(http_request_query(request, "state"), http_request_query(request, "label"), &err) <
+                    0) {
         http_reply_failure(request, "sandbox", &err);
         return;
     }
@@ -204,7 +223,7 @@ static int take_names(const json_t *body, struct sandbox_fork *fork, struct erro
     if (!json_is_array(names))
         return error_set(err, -EINVAL, "field \"names\" must be a list of strings");
     size_t count = json_array_size(names);
-    if (json_object_get(body, "count") == NULL)
+    if (json_object_get(body, "count") == NULL || json_is_null(json_object_get(body, "count")))
         fork->count = (unsigned)(count > SANDBOX_FORKS_MAX ? SANDBOX_FORKS_MAX + 1 : count);
     if (count != fork->count)
         return error_set(err, -EINVAL,
@@ -257,7 +276,6 @@ const struct http_route routes_sandboxes[] = {
         {0},
 };
 
-// The first that fits is taken: transfers come before "/v1/volumes/{name}/{part}".
 const struct http_route *const routes_all[] = {routes_store, routes_archives, routes_maintenance,
         routes_transfers, routes_ranges, routes_volumes, routes_snapshots, routes_memory, routes_pool,
         routes_urls, routes_sandboxes, routes_life, routes_events, routes_exec, routes_jobs, routes_pty,

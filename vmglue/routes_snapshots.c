@@ -44,7 +44,9 @@ static void show_snapshot(struct http_request *request)
     const char *name = http_request_param(request, "name");
     struct disks_ref ref;
     struct error err;
-    if (http_request_check_query(request, known, &err) < 0) {
+    bool wait = false;
+    if (http_request_check_query(request, known, &err) < 0 ||
+            route_json_query_flag(request, "wait", &wait, &err) < 0) {
         http_reply_failure(request, "snapshot", &err);
         return;
     }
@@ -54,7 +56,7 @@ static void show_snapshot(struct http_request *request)
                 "there is no snapshot called \"%.80s\"; `ramet snapshots` lists them", name);
         return;
     }
-    if (http_request_query(request, "wait") != NULL) {
+    if (wait) {
         int r = snapshot_state_wait(service->snapshots, ref.doc);
         if (r < 0) {
             error_set(&err, r, "the snapshot \"%s\" is written, but the store cannot sync it: %s", name,

@@ -4,6 +4,7 @@
 #include "vmglue/mem_fuse.h"
 #include "vmglue/service.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -13,9 +14,11 @@ static void get_health(struct http_request *request)
     struct store_stat stat;
     store_stat(service_of(request)->store, &stat);
     if (stat.failed != 0) {
-        http_reply_error(request, 503, "capacity.store_stopped",
+        struct error err;
+        error_set(&err, -ESTALE,
                 "the store has stopped writing (error %d); reads go on; restart the daemon to recover",
                 stat.failed);
+        http_reply_failure(request, "store", &err);
         return;
     }
     http_reply_json(request, 200, json_pack("{s:s}", "status", "ok"));

@@ -106,14 +106,16 @@ static void follow_log(struct http_request *request)
 {
     static const char *const known[] = {"follow", NULL};
     struct templates *all = templates_of(request);
-    const char *id = http_request_param(request, "id"), *follow = http_request_query(request, "follow");
-    bool follows = follow != NULL && strcmp(follow, "0") != 0;
+    const char *id = http_request_param(request, "id");
+    bool follows = false;
     char piece[PIECE_BYTES];
     uint64_t position = 0;
     struct error err;
     json_t *json = NULL;
     int r = http_request_check_query(request, known, &err);
-    if (r == 0)
+    if (r >= 0)
+        r = route_json_query_flag(request, "follow", &follows, &err);
+    if (r >= 0)
         r = template_build_show(all, id, &json, &err);
     json_decref(json);
     if (r < 0) {
@@ -162,7 +164,7 @@ static void remove_upload(struct http_request *request)
         http_reply_empty(request, 204);
 }
 
-// The first that fits is taken: "builds" and "uploads" are no names of templates.
+// "builds" and "uploads" are no names of templates.
 const struct http_route routes_templates[] = {
         {"GET", "/v1/templates", 0, list_templates},
         {"POST", "/v1/templates", 0, build_template},

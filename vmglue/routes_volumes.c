@@ -27,13 +27,13 @@ static void list_volumes(struct http_request *request)
 {
     static const char *const known[] = {"all", NULL};
     struct error err;
-    if (http_request_check_query(request, known, &err) < 0) {
+    bool all = false;
+    if (http_request_check_query(request, known, &err) < 0 ||
+            route_json_query_flag(request, "all", &all, &err) < 0) {
         http_reply_failure(request, "volume", &err);
         return;
     }
-    const char *all = http_request_query(request, "all");
-    struct list_context context = {
-            request, service_of(request), json_array(), all != NULL && strcmp(all, "1") == 0};
+    struct list_context context = {request, service_of(request), json_array(), all};
     store_volume_list(context.service->store, list_one, &context);
     http_reply_json(request, 200, json_pack("{s:o}", "volumes", context.list));
 }

@@ -63,16 +63,16 @@ static bool is_gone(void *context)
 static void watch_files(struct http_request *request)
 {
     static const char *const known[] = {"path", "recursive", NULL};
-    const char *recursive = http_request_query(request, "recursive");
     struct agent_watch watch = {.path = http_request_query(request, "path"),
-            .recursive = recursive != NULL && strcmp(recursive, "1") == 0,
             .each = send_change,
             .context = request,
             .cancelled = is_gone};
     struct sandbox_agent use;
     struct error err;
     int r = http_request_check_query(request, known, &err);
-    if (r == 0 && (watch.path == NULL || watch.path[0] == '\0'))
+    if (r >= 0)
+        r = route_json_query_flag(request, "recursive", &watch.recursive, &err);
+    if (r >= 0 && (watch.path == NULL || watch.path[0] == '\0'))
         r = error_set(&err, -EINVAL, "query parameter path is missing");
     if (!use_agent(request, r, &use, &err))
         return;

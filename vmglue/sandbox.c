@@ -284,7 +284,7 @@ json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
         if (sandbox->removed || sandbox_is_hidden(sandbox) ||
-                (state != NULL && strcmp(sandbox_state_name(sandbox->record.state), state) != 0) ||
+                (state != NULL && strcmp(shown_state(sandbox), state) != 0) ||
                 (owner != NULL && strcmp(sandbox->record.by.owner, owner) != 0) ||
                 !has_label(sandbox->record.labels, label))
             continue;

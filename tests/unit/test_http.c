@@ -53,6 +53,25 @@ static void routes_find_by_method_and_segments(void **state)
     assert_int_equal(params[1].name_size, 4);
 }
 
+// A word in a path is another resource than a parameter in its place, with methods of its own.
+static void words_go_before_parameters(void **state)
+{
+    static const struct http_route any[] = {{"GET", "/v1/things/{name}", 0, nothing},
+            {"DELETE", "/v1/things/{name}", 0, nothing}, {"GET", "/v1/things/all", 0, nothing}, {0}};
+    static const struct http_route *const both[] = {any, any, NULL};
+    struct http_param params[HTTP_PARAMS_MAX] = {0};
+    char allow[64];
+    int status = 0;
+    assert_ptr_equal(
+            http_route_find(both, "GET", "/v1/things/all", params, &status, allow, sizeof allow), &any[2]);
+    assert_null(params[0].name);
+    assert_null(http_route_find(both, "DELETE", "/v1/things/all", params, &status, allow, sizeof allow));
+    assert_int_equal(status, 405);
+    assert_string_equal(allow, "GET");
+    assert_null(http_route_find(both, "PUT", "/v1/things/a", params, &status, allow, sizeof allow));
+    assert_string_equal(allow, "GET, DELETE");
+}
+
 static void routes_say_what_is_missing(void **state)
 {
     struct http_param params[HTTP_PARAMS_MAX] = {0};
@@ -440,6 +459,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test(routes_find_by_method_and_segments),
+            cmocka_unit_test(words_go_before_parameters),
             cmocka_unit_test(routes_say_what_is_missing),
             cmocka_unit_test(errors_map_to_statuses),
             cmocka_unit_test(fields_name_what_is_wrong),
