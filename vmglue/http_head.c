@@ -144,9 +144,8 @@ bool http_head_check_target(struct http_request *request)
     else if (complaint != NULL)
         http_reply_error(request, 400, "validation.invalid", "the path %.200s is no good: %s", request->path,
                 complaint);
-    else if (request->bad_query)
-        http_reply_error(request, 400, "validation.invalid",
-                "the query has too many parameters (%d at most) or a zero byte (%%00)", HTTP_QUERIES_MAX);
+    else if (request->bad_query[0] != '\0')
+        http_reply_error(request, 400, "validation.invalid", "%s", request->bad_query);
     else
         return true;
     return false;

@@ -66,9 +66,10 @@ struct http_request {
     unsigned query_count;
     char *body; // whole body of routes without HTTP_STREAM
     size_t body_size, body_capacity;
-    bool body_too_large, bad_query;
-    json_t *json; // the handler's
-    void *caller; // the gate's
+    bool body_too_large;
+    char bad_query[160]; // what is wrong with the path or the query; "" = nothing
+    json_t *json;        // the handler's
+    void *caller;        // the gate's
     void (*caller_release)(void *caller);
 
     void *words;         // what http_words keeps, malloc'ed

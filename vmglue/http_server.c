@@ -100,15 +100,21 @@ static enum MHD_Result add_query(void *context, enum MHD_ValueKind kind, const c
 {
     struct http_request *request = context;
     if (request->query_count == HTTP_QUERIES_MAX) {
-        request->bad_query = true;
+        snprintf(request->bad_query, sizeof request->bad_query,
+                "the query has more than %d parameters; no call takes so many", HTTP_QUERIES_MAX);
         return MHD_NO;
     }
+    bool twice = http_request_query(request, name) != NULL;
     struct http_query *query = &request->queries[request->query_count++];
     query->name = strndup(name, name_size);
     query->value = strndup(value == NULL ? "" : value, value_size);
+    if (twice)
+        snprintf(request->bad_query, sizeof request->bad_query,
+                "query parameter %.60s is given twice; give it once", query->name);
     // A zero byte would cut a path short and so name another file.
     if (strlen(query->name) != name_size || strlen(query->value) != value_size)
-        request->bad_query = true;
+        snprintf(request->bad_query, sizeof request->bad_query,
+                "query parameter %.60s holds a zero byte (%%00), which nothing here can hold", query->name);
     return MHD_YES;
 }
 

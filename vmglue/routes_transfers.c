@@ -25,7 +25,9 @@ static void start_import(struct http_request *request)
     if (r >= 0)
         r = route_json_required(body, "name", &name, &err);
     if (r >= 0)
-        r = json_fields_uint(body, "size_bytes", 0, 1ull << DISKS_SIZE_MAX_SHIFT, &size, &err);
+        r = json_fields_uint(body, "size_bytes", 1, 1ull << DISKS_SIZE_MAX_SHIFT, &size, &err);
+    if (r == 0)
+        r = error_set(&err, -EINVAL, "field \"size_bytes\" is missing: how large the disk is");
     if (r >= 0)
         r = import_export_import(service->transfers, name, size, &session, &err);
     if (r < 0) {

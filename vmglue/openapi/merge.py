@@ -22,6 +22,7 @@ SIMPLE = {
 CALL_KEYS = {"id", "summary", "description", "access", "path", "query", "headers", "body", "required", "body_rules",
              "raw_body", "answers", "events", "errors", "examples", "upgrade", "answer_headers", "status_examples"}
 FRAGMENT_KEYS = {"tag", "description", "calls", "schemas", "codes", "groups", "parameters"}
+NO_ZERO = "^[^\\u0000]*$"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REQUEST_ID = {"X-Request-Id": {"description": "The same as request_id in an error's body, and in the log.",
                                "required": True, "schema": {"type": "string", "pattern": "^req_[0-9a-f]{16}$"}}}
@@ -69,6 +70,17 @@ def expand(schema):
             out[key] = [expand(part) for part in value]
         else:
             out[key] = value
+    return out
+
+
+def without_zero(schema):
+    """Text that the server takes holds no zero character (where it may, a pattern or the encoding says what it holds)."""
+    out = {key: without_zero(value) if key in ("items", "additionalProperties") and isinstance(value, dict) else value
+           for key, value in schema.items()}
+    if out.get("pattern") == "":    # says that it may
+        del out["pattern"]
+    elif out.get("type") in ("string", ["string", "null"]) and not {"pattern", "contentEncoding", "enum"} & set(out):
+        out["pattern"] = NO_ZERO
     return out
 
 
@@ -147,6 +159,7 @@ class Merger:
         properties = {}
         for name, schema in what["body"].items():
             schema = expand(schema)
+            schema = without_zero(schema)
             properties[name] = schema if name in required else nullable(schema)
         schema = {"type": "object", "properties": properties, "additionalProperties": False}
         if required:
@@ -175,11 +188,17 @@ class Merger:
         if "events" in what:
             answer = answers.setdefault("200", {"description": "Server-sent events.", "headers": dict(REQUEST_ID)})
             answer.setdefault("content", {})["text/event-stream"] = {
-                "schema": {"type": "string"},
-                "x-events": {name: expand(schema) for name, schema in what["events"].items()}}
+                "schema": {"description": "One event of the stream.", "oneOf": [
+                    self.event(name, schema) for name, schema in what["events"].items()]}}
         if "upgrade" in what:
             answers["101"] = {"description": what["upgrade"], "headers": dict(REQUEST_ID)}
         return answers
+
+    @staticmethod
+    def event(name, schema):
+        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": expand(schema)}
+        return {"type": "object", "required": ["event", "data"],
+                "properties": {"event": {"const": name}, "id": {"type": "string"}, "data": data}}
 
     def parameters_of(self, call, pattern, what):
         found = []
@@ -202,7 +221,7 @@ class Merger:
         for key in ("description", "required", "example"):
             if key in schema:
                 out[key] = schema.pop(key)
-        out["schema"] = schema
+        out["schema"] = without_zero(schema)
         return out
 
     def call(self, key):
