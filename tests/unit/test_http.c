@@ -379,8 +379,8 @@ static void whole_calls(void **state)
     expect(fixture, GET("/twice"), NULL, "200", "{\"n\":1}");
     expect(fixture, GET("/twice?a=%00"), NULL, "400", "parameter a holds a zero byte");
     expect(fixture, GET("/twice?b=1&b=2"), NULL, "400", "parameter b is given twice");
-    expect(fixture, GET("/twice%00"), NULL, "400", "path holds a zero byte");
-    expect(fixture, GET("/echo/a%00b?c=1"), NULL, "400", "path holds a zero byte");
+    expect(fixture, GET("/twice%00"), NULL, "400", "holds a zero byte (%00)");
+    expect(fixture, GET("/echo/a%00b?c=1"), NULL, "400", "holds a zero byte (%00)");
 }
 
 static void too_large_a_body(void **state)

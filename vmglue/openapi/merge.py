@@ -25,7 +25,7 @@ FRAGMENT_KEYS = {"tag", "description", "calls", "schemas", "codes", "groups", "p
 NO_ZERO = "^[^\\u0000]*$"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REQUEST_ID = {"X-Request-Id": {"description": "The same as request_id in an error's body, and in the log.",
-                               "required": True, "schema": {"type": "string", "pattern": "^req_[0-9a-f]{16}$"}}}
+                               "required": True, "schema": {"$ref": "#/components/schemas/RequestId"}}}
 
 
 class Fault(Exception):
@@ -110,7 +110,7 @@ class Merger:
         found = []
         for word in words:
             if "." in word:
-                if word not in self.codes:
+                if word.split()[0] not in self.codes:
                     raise Fault(f'the error code "{word}" is not in errors.json')
                 found.append(word)
             elif word not in self.groups or word in seen:
@@ -130,8 +130,16 @@ class Merger:
         if "{" in call:    # a parameter with a slash in it names another path
             words.append("path")
         by_status = {}
-        for code in self.codes_of(words):
-            by_status.setdefault(str(self.codes[code]["status"]), []).append(code)
+        for word in self.codes_of(words):    # a code, or one of its statuses: "validation.too_large 413"
+            code, *status = word.split()
+            known = self.codes[code]["status"]
+            known = known if isinstance(known, list) else [known]
+            for each in [int(text) for text in status] or known:
+                if each not in known:
+                    raise Fault(f"{code} does not come with status {each}")
+                codes = by_status.setdefault(str(each), [])
+                if code not in codes:
+                    codes.append(code)
         answers = {}
         for status, codes in by_status.items():
             headers = dict(REQUEST_ID)
