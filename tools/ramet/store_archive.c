@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Archives: volumes and snapshots into one file that can be verified, and into any store.
 #include "tools/ramet/store.h"
+#include "tools/ramet/interrupt.h"
 #include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
@@ -49,6 +50,7 @@ int store_export_verb(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 4096, 0, &args, &status))
         return status;
+    interrupt_start();
     const char *file = args.items[args.count - 1];
     bool to_pipe = strcmp(file, "-") == 0;
     if (to_pipe && isatty(STDOUT_FILENO))

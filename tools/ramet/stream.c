@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/stream.h"
 
+#include "tools/ramet/interrupt.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -101,6 +103,11 @@ int stream_receive(const struct verb *verb, struct client *client, int fd, const
     return status;
 }
 
+static void undo(void *context)
+{
+    unlink(context);
+}
+
 int stream_file_create(const struct verb *verb, const char *path, struct stream_file *ret_file)
 {
     struct stream_file file = {.path = path};
@@ -112,6 +119,7 @@ int stream_file_create(const struct verb *verb, const char *path, struct stream_
         free(file.temporary);
         return status;
     }
+    file.interrupt = interrupt_add(undo, file.temporary);
     *ret_file = file;
     return CLI_DONE;
 }
@@ -132,7 +140,7 @@ int stream_file_publish(const struct verb *verb, struct stream_file *file)
     mode_t mask = umask(0);
     umask(mask);
     // A program that we ran may have written the file by its name; its data is synced through any descriptor.
-    int r = fchmod(file->fd, 0666 & ~mask) < 0 || fsync(file->fd) < 0 ||
+    int r = fchmod(file->fd, file->mode != 0 ? file->mode : 0666 & ~mask) < 0 || fsync(file->fd) < 0 ||
                             rename(file->temporary, file->path) < 0
                     ? -errno
                     : sync_folder(file->path);
@@ -140,6 +148,7 @@ int stream_file_publish(const struct verb *verb, struct stream_file *file)
     if (r < 0)
         unlink(file->temporary);
     close(file->fd);
+    interrupt_remove(file->interrupt);
     free(file->temporary);
     return status;
 }
@@ -148,5 +157,6 @@ void stream_file_discard(struct stream_file *file)
 {
     unlink(file->temporary);
     close(file->fd);
+    interrupt_remove(file->interrupt);
     free(file->temporary);
 }

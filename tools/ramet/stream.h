@@ -21,6 +21,8 @@ struct stream_file {
     const char *path;
     char *temporary;
     int fd;
+    unsigned mode; // 0 = as this process makes files
+    struct interrupt *interrupt;
 };
 int stream_file_create(const struct verb *verb, const char *path, struct stream_file *ret_file);
 // Data, name and folder are on disk when this returns CLI_DONE. Frees *file either way.

@@ -4,6 +4,7 @@
 #include "tools/ramet/template_build.h"
 
 #include "tools/ramet/env_option.h"
+#include "tools/ramet/interrupt.h"
 #include "tools/ramet/output.h"
 #include "tools/ramet/stream.h"
 #include "tools/ramet/volume.h"
@@ -11,15 +12,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STATUS_INTERRUPTED = 130, CODE_MAX_BYTES = 1 << 20 };
+enum { CODE_MAX_BYTES = 1 << 20 };
 
 struct build {
     struct cli *cli;
@@ -151,37 +150,14 @@ static json_t *begin_with_import(void *context, const char *import_id)
 
 // ---- following ----
 
-// Waits for an interrupt, and cancels the build then.
-static void *wait_for_interrupt(void *context)
+static void cancel(void *context)
 {
     struct build *build = context;
-    sigset_t set;
-    int number;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    if (sigwait(&set, &number) != 0)
-        return NULL;
     struct error err;
     json_t *json = NULL;
     char *path = cli_path("/v1/templates/builds/", build->id, "");
     if (client_call(cli_server(build->cli), "DELETE", path, NULL, &json, &err) == 0)
         cli_note("cancelled");
-    _exit(STATUS_INTERRUPTED);
-}
-
-static void watch_interrupts(struct build *build)
-{
-    pthread_t thread;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    if (pthread_create(&thread, NULL, wait_for_interrupt, build) == 0)
-        pthread_detach(thread);
-    else
-        pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
 // The build as it ended; NULL with a sentence.
@@ -248,8 +224,10 @@ static int run_build(struct build *build)
     if (build->detach)
         return report(build, json);
     json_decref(json);
-    watch_interrupts(build);
+    interrupt_start();
+    struct interrupt *interrupt = interrupt_add(cancel, build);
     json = follow(build);
+    interrupt_remove(interrupt);
     return json == NULL ? CLI_FAILED : report(build, json);
 }
 

@@ -5,6 +5,7 @@
 #include "tools/ramet/volume.h"
 
 #include "tools/ramet/qemu_img.h"
+#include "tools/ramet/interrupt.h"
 #include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
@@ -100,6 +101,7 @@ int volume_export(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
         return status;
+    interrupt_start();
     export.name = args.items[0];
     export.file = args.items[1];
     bool to_pipe = strcmp(export.file, "-") == 0;
