@@ -28,7 +28,7 @@ static void count(void *context, const char *name, size_t name_size, const char 
 static bool is_known_method(const char *method)
 {
     static const char *const known[] = {
-            "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", NULL};
+            "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY", NULL};
     size_t i = 0;
     while (known[i] != NULL && strcmp(known[i], method) != 0)
         i++;
