@@ -56,9 +56,12 @@ struct daemon {
 
 static void log_request(void *context, struct http_request *request, int status, uint64_t duration_ns)
 {
+    // A head that was refused before the URL's token was seen in it still holds one.
+    const char *path = http_request_log_path(request);
+    path = strncmp(path, "/u/", 3) == 0 ? "/u/..." : path;
     const struct keys_info *key = gate_key(request);
-    log_line("%s %s %s %d %.1f ms %s", http_request_id(request), http_request_method(request),
-            http_request_log_path(request), status, (double)duration_ns / 1e6,
+    log_line("%s %s %s %d %.1f ms %s", http_request_id(request), http_request_method(request), path, status,
+            (double)duration_ns / 1e6,
             key != NULL                      ? key->id
             : http_request_is_local(request) ? "local"
                                              : "-");
