@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What may be done to a sandbox between create and rm: PATCH, pause, resume, restore, promote.
 #include "vmglue/access.h"
+#include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/route_life.h"
@@ -23,25 +24,13 @@ int route_life_fields(const json_t *body, struct sandbox_change *change, struct 
     return r;
 }
 
-static int check_env(const json_t *env, struct error *err)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)env, key, value)
-    {
-        if (key[0] == '\0' || strchr(key, '=') != NULL)
-            return error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
-    }
-    return 0;
-}
-
 int route_life_maps(const json_t *body, const json_t **ret_labels, const json_t **ret_env, struct error *err)
 {
     int r = json_fields_string_map(body, "labels", ret_labels, err);
     if (r >= 0)
         r = json_fields_string_map(body, "env", ret_env, err);
     if (r >= 0 && *ret_env != NULL)
-        r = check_env(*ret_env, err);
+        r = environment_check_names(*ret_env, err);
     return r;
 }
 

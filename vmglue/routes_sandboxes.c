@@ -61,7 +61,7 @@ static int take_disks(const json_t *body, struct sandbox_create_disk disks[VM_DI
 static void create_sandbox(struct http_request *request)
 {
     static const char *const known[] = {"name", "from", "size", "cpus", "memory_mb", "disk_gb", "labels",
-            "env", "network", "ttl_secs", "idle_secs", "persistent", "disks", NULL};
+            "env", "environment", "network", "ttl_secs", "idle_secs", "persistent", "disks", NULL};
     struct sandbox_create create = {0};
     struct sandbox_create_disk disks[VM_DISKS_MAX] = {0};
     struct sandbox_change life = {0};
@@ -86,6 +86,10 @@ static void create_sandbox(struct http_request *request)
         r = route_life_fields(body, &life, &err);
     if (r >= 0)
         r = take_disks(body, disks, &create, &err);
+    bool environment = true;
+    if (r >= 0)
+        r = json_fields_bool(body, "environment", &environment, &err);
+    create.no_environment = !environment;
     create.ttl_ms = life.ttl_ms;
     create.idle_ms = life.idle_ms;
     create.persistent = life.persistent;
@@ -278,6 +282,6 @@ const struct http_route routes_sandboxes[] = {
 
 const struct http_route *const routes_all[] = {routes_store, routes_archives, routes_maintenance,
         routes_transfers, routes_ranges, routes_volumes, routes_snapshots, routes_memory, routes_pool,
-        routes_urls, routes_sandboxes, routes_life, routes_events, routes_exec, routes_jobs, routes_pty,
-        routes_files, routes_watch, routes_ports, routes_contexts, routes_templates, routes_keys,
-        routes_openapi, NULL};
+        routes_urls, routes_environment, routes_sandboxes, routes_life, routes_events, routes_exec,
+        routes_jobs, routes_pty, routes_files, routes_watch, routes_ports, routes_contexts, routes_templates,
+        routes_keys, routes_openapi, NULL};

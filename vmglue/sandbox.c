@@ -2,6 +2,7 @@
 // The table of sandboxes: finding them, taking turns, showing them, lending their agents out.
 #include "vmglue/sandbox_internal.h"
 
+#include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -208,6 +209,7 @@ static json_t *json_locked(struct sandbox *sandbox)
         json_object_set_new(json, "defaults", json_deep_copy(record->defaults));
     if (record->by.owner[0] != '\0')
         json_object_set_new(json, "owner", json_string(record->by.owner));
+    json_object_set_new(json, "environment", json_boolean(!record->no_environment));
     sandbox_deadline_describe(sandbox, json);
     if (record->parent_id[0] != '\0') {
         json_object_set_new(json, "tree_id", json_string(record->tree));
@@ -294,8 +296,26 @@ json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label
     return list;
 }
 
-// -ENOTCONN: it runs, but there is no connection to its agent.
-static int try_use(struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
+// The template's variables, the server's over them, the sandbox's own over both.
+static void layer_environment(struct sandboxes *all, bool layered, struct sandbox_agent *use)
+{
+    json_t *env = json_deep_copy(json_object_get(use->defaults, "env"));
+    if (env == NULL)
+        env = json_object();
+    if (layered && all->config.service->environment != NULL) {
+        JSON_AUTO json_t *server = environment_get(all->config.service->environment);
+        json_object_update(env, server);
+    }
+    if (use->env != NULL)
+        json_object_update(env, use->env);
+    json_decref(use->env);
+    use->env = env;
+}
+
+// -ENOTCONN: it runs, but there is no connection to its agent. *ret_layered: the server's environment is for
+// it too.
+static int try_use(struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, bool *ret_layered,
+        struct error *err)
 {
     int r = 0;
     pthread_mutex_lock(&all->lock);
@@ -317,6 +337,7 @@ static int try_use(struct sandboxes *all, const char *name, struct sandbox_agent
         sandbox->agent_users++;
         *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env),
                 json_deep_copy(sandbox->record.defaults)};
+        *ret_layered = !sandbox->record.no_environment;
     }
     pthread_mutex_unlock(&all->lock);
     return r;
@@ -326,7 +347,10 @@ int sandbox_agent_use(
         struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err)
 {
     struct sandbox *sandbox;
-    int r = try_use(all, name, ret_use, err);
+    bool layered = false;
+    int r = try_use(all, name, ret_use, &layered, err);
+    if (r == 0)
+        layer_environment(all, layered, ret_use);
     if (r != -ENOTCONN)
         return r;
     r = sandbox_begin(all, name, "being reached", &sandbox, err);
@@ -336,7 +360,9 @@ int sandbox_agent_use(
         r = sandbox_vm_reach(sandbox, err);
     sandbox_finish(sandbox);
     if (r == 0)
-        r = try_use(all, name, ret_use, err);
+        r = try_use(all, name, ret_use, &layered, err);
+    if (r == 0)
+        layer_environment(all, layered, ret_use);
     return r == -ENOTCONN ? -EPIPE : r;
 }
 

@@ -72,6 +72,7 @@ struct sandbox_create {
     uint64_t disk_bytes;        // 0 = as large as what it comes from
     const json_t *network;      // a policy (network_policy.h); NULL = the snapshot's, or "full"
     const json_t *labels, *env; // objects of strings or NULL
+    bool no_environment;        // without the server's (environment.h)
     uint64_t ttl_ms, idle_ms;   // 0 = none
     bool persistent;
     const struct sandbox_create_disk *disks; // beside the root disk
@@ -152,8 +153,9 @@ struct sandbox_fork {
 int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_fork *fork, json_t **ret_json,
         struct error *err);
 
-// The agent of a running sandbox, for exec and files; it stays until sandbox_agent_done. env: the sandbox's
-// own, defaults: its template's user, cwd and command (new references, may be NULL).
+// The agent of a running sandbox, for exec and files; it stays until sandbox_agent_done. env: what its
+// commands get, of its template, the server and its own; defaults: its template's user, cwd and command (new
+// references, may be NULL).
 struct sandbox_agent {
     struct sandbox *sandbox;
     struct agent *agent;

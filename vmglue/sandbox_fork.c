@@ -133,6 +133,7 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     record->network = json_incref(source->network);
     record->defaults = json_incref(source->defaults);
     record->by = made_by_inherit(&source->by, &work->fork->by);
+    record->no_environment = source->no_environment;
     record->ttl_ms = source->ttl_ms;
     record->idle_ms = source->idle_ms;
     snprintf(record->parent_id, sizeof record->parent_id, "%s", source->id);

@@ -51,6 +51,7 @@ struct sandbox_record {
     json_t *defaults;            // of its template, owned, object or NULL: user, cwd, command, env
     json_t *urls;                // of exposed ports (sandbox_urls.c), owned, array or NULL
     uint64_t ttl_ms, idle_ms;    // 0 = none
+    bool no_environment;         // its commands do not get the server's
     bool persistent;             // not removed when it was stopped for long
     bool pause_frozen;           // user processes were frozen before it was paused
     struct sandbox_moment since; // running: ttl counts from here. stopped, failed: retention does

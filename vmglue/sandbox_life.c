@@ -194,11 +194,8 @@ int sandbox_create(
         snprintf(record.from, sizeof record.from, "%.60s", create->from);
         record.labels = json_deep_copy(create->labels);
         record.defaults = json_incref(origin.defaults);
-        record.env = json_deep_copy(json_object_get(origin.defaults, "env"));
-        if (record.env == NULL)
-            record.env = json_deep_copy(create->env);
-        else if (create->env != NULL)
-            json_object_update(record.env, (json_t *)create->env);
+        record.env = json_deep_copy(create->env);
+        record.no_environment = create->no_environment;
         record.ttl_ms = create->ttl_ms;
         record.idle_ms = create->idle_ms;
         record.persistent = create->persistent;

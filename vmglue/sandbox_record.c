@@ -49,6 +49,8 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
         json_object_set_new(json, "idle_ms", json_integer((json_int_t)record->idle_ms));
     if (record->persistent)
         json_object_set_new(json, "persistent", json_true());
+    if (record->no_environment)
+        json_object_set_new(json, "no_environment", json_true());
     if (record->pause_frozen)
         json_object_set_new(json, "pause_frozen", json_true());
     if (since->boot_id[0] != '\0')
@@ -215,6 +217,7 @@ static void parse_life(const json_t *json, struct sandbox_record *record)
     record->ttl_ms = get_uint(json, "ttl_ms");
     record->idle_ms = get_uint(json, "idle_ms");
     record->persistent = json_fields_get_bool(json, "persistent");
+    record->no_environment = json_fields_get_bool(json, "no_environment");
     record->pause_frozen = json_fields_get_bool(json, "pause_frozen");
     snprintf(record->since.boot_id, sizeof record->since.boot_id, "%s",
             json_fields_get_text(since, "boot_id"));

@@ -32,6 +32,7 @@ struct service {
     struct http_metrics *http_metrics;
     struct image_access *image_access; // who may open what in it
     struct gate *gate;                 // keys and who may what
+    struct environment *environment;   // what every sandbox's commands get
     struct urls *urls;                 // connections to exposed ports
     const char *url_host;              // a name of which TOKEN.NAME leads here; NULL = none
     const char *tcp_address;           // "127.0.0.1:7480"; NULL = it listens on no TCP port
@@ -41,7 +42,7 @@ struct service {
 // The tables, one per file routes_*.c.
 extern const struct http_route routes_store[], routes_volumes[], routes_ranges[], routes_snapshots[],
         routes_transfers[];
-extern const struct http_route routes_urls[];
+extern const struct http_route routes_urls[], routes_environment[];
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], routes_ports[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],

@@ -35,6 +35,7 @@ static int boot(struct template_build *build, struct error *err)
     const struct template_request *request = &build->request;
     JSON_AUTO json_t *labels = json_pack("{s:s}", "template-build", build->id);
     struct sandbox_create create = {.name = build->box,
+            .no_environment = true, // processes that go into the template would hold it for ever
             .from = request->name,
             .disk = build->disk,
             .cpus = request->shape.cpus,

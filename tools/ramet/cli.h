@@ -41,7 +41,7 @@ extern const struct verb verb_up, verb_down, verb_create, verb_ls, verb_show, ve
         verb_snapshot, verb_snapshots, verb_fork, verb_pause, verb_resume, verb_restore, verb_promote,
         verb_update, verb_events, verb_logs, verb_start, verb_stop, verb_rm, verb_volume, verb_store,
         verb_template, verb_key, verb_memory, verb_help, verb_version, verb_export, verb_import;
-extern const struct verb verb_url;
+extern const struct verb verb_url, verb_env;
 extern const struct verb *const verbs[]; // NULL-terminated
 const struct verb *cli_find_verb(const char *name);
 

@@ -15,13 +15,14 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     struct args_list labels = {0}, disks = {0};
     struct env_option env = {0};
     struct life_options life = {0};
-    bool persistent = false;
+    bool persistent = false, no_environment = false;
     struct args_option options[] = {{"from", 0, ARGS_TEXT, &from}, {"size", 0, ARGS_TEXT, &size},
             {"cpus", 0, ARGS_NUMBER, &cpus}, {"memory", 'm', ARGS_SIZE, &memory},
             {"disk", 0, ARGS_SIZE, &disk}, {"network", 0, ARGS_TEXT, &network},
             {"add-disk", 0, ARGS_LIST, &disks}, {"ttl", 0, ARGS_TEXT, &life.ttl},
             {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
-            {"label", 'l', ARGS_LIST, &labels}, ENV_OPTION_ROWS(env), {0}};
+            {"label", 'l', ARGS_LIST, &labels}, {"no-environment", 0, ARGS_FLAG, &no_environment},
+            ENV_OPTION_ROWS(env), {0}};
     struct args args;
     int status;
     bool good = true;
@@ -49,6 +50,8 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     pairs = good ? env_option_read(verb, &env, &good) : NULL;
     if (good && pairs != NULL)
         json_object_set_new(body, "env", pairs);
+    if (no_environment)
+        json_object_set_new(body, "environment", json_false());
     if (persistent)
         json_object_set_new(body, "persistent", json_true());
     if (!good || !life_options_add(verb, &life, body) || !life_options_add_disks(verb, &disks, body)) {
@@ -77,6 +80,7 @@ const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHO
         "  -l, --label K=V    may be given often\n"
         "  -e, --env K=V      environment of all its commands; may be given often; K alone: as it is here\n"
         "  --env-file FILE    such lines from a file\n"
+        "  --no-environment   its commands do not get the server's environment (`ramet help env`)\n"
         "\n"
         "A sandbox from a machine snapshot has the snapshot's CPUs and memory.\n",
         run, .takes = "."};

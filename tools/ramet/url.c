@@ -4,25 +4,12 @@
 #include "tools/ramet/cli.h"
 #include "tools/ramet/life_options.h"
 #include "tools/ramet/output.h"
+#include "tools/ramet/resource.h"
 #include "vmglue/json_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static json_t *url_call(struct cli *cli, const struct verb *verb, const char *method, const char *sandbox,
-        const char *id, json_t *body)
-{
-    char *path = cli_path("/v1/sandboxes/", sandbox, "/urls"), *whole = NULL;
-    char *escaped = id == NULL ? NULL : client_escape(id);
-    if (asprintf(&whole, "%s%s%s", path, id == NULL ? "" : "/", id == NULL ? "" : escaped) < 0)
-        abort();
-    json_t *json = cli_call(cli, verb, method, whole, body);
-    free(escaped);
-    free(path);
-    free(whole);
-    return json;
-}
 
 static void print_made(const json_t *json, const char *sandbox)
 {
@@ -57,7 +44,9 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
         json_decref(body);
         return CLI_USAGE;
     }
-    json_t *json = url_call(cli, verb, "POST", args.items[0], NULL, body);
+    char *path = cli_path("/v1/sandboxes/", args.items[0], "/urls");
+    json_t *json = cli_call(cli, verb, "POST", path, body);
+    free(path);
     if (json == NULL)
         return CLI_FAILED;
     if (cli->json)
@@ -68,25 +57,13 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
     return CLI_DONE;
 }
 
-static int list(struct cli *cli, const struct verb *verb, char **argv)
+static void print_urls(const json_t *list)
 {
     static const char *const heads[] = {"ID", "PORT", "AGE", "EXPIRES"};
-    struct args args;
-    int status;
-    size_t i;
-    json_t *item;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    json_t *json = url_call(cli, verb, "GET", args.items[0], NULL, NULL);
-    if (json == NULL)
-        return CLI_FAILED;
-    if (cli->json) {
-        cli_print_json(json_object_get(json, "urls"));
-        json_decref(json);
-        return CLI_DONE;
-    }
     struct table *table = table_create(4, heads);
-    json_array_foreach(json_object_get(json, "urls"), i, item)
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item)
     {
         const char *expires = json_fields_get_text(item, "expires_at");
         char port[24];
@@ -96,8 +73,15 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
                                  expires[0] == '\0' ? "never" : expires});
     }
     table_print(table);
-    json_decref(json);
-    return CLI_DONE;
+}
+
+static int list(struct cli *cli, const struct verb *verb, char **argv)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    return resource_list(cli, verb, cli_path("/v1/sandboxes/", args.items[0], "/urls"), "urls", print_urls);
 }
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
@@ -106,14 +90,9 @@ static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 4096, 0, &args, &status))
         return status;
-    for (unsigned i = 1; i < args.count; i++) {
-        json_t *json = url_call(cli, verb, "DELETE", args.items[0], args.items[i], NULL);
-        if (json == NULL)
-            status = CLI_FAILED;
-        else if (!cli->json)
-            printf("%s: revoked\n", args.items[i]);
-        json_decref(json);
-    }
+    char *before = cli_path("/v1/sandboxes/", args.items[0], "/urls/");
+    status = resource_remove(cli, verb, before, args.items + 1, "", false);
+    free(before);
     return status;
 }
 
@@ -126,11 +105,11 @@ static const struct verb parts[] = {
                 "PORT is what a server in the sandbox listens on, at 127.0.0.1. Whoever has the URL reaches "
                 "that\n"
                 "port and nothing else; no key is needed. With --json also `host_url` and `token`.\n",
-                create},
+                create, .takes = "s."},
         {"url ls", "url ls NAME", "List a sandbox's URLs: their ids, ports and ends",
-                "Tokens are kept as hashes, so URLs cannot be shown again.\n", list},
+                "Tokens are kept as hashes, so URLs cannot be shown again.\n", list, .takes = "s"},
         {"url rm", "url rm NAME ID...", "Revoke URLs at once",
-                "Connections that are open through them end too.\n", remove_all},
+                "Connections that are open through them end too.\n", remove_all, .takes = "s."},
         {0},
 };
 
@@ -152,4 +131,4 @@ const struct verb verb_url = {"url", "url create NAME PORT [--ttl TIME] | url ls
         "  url rm NAME ID...\n"
         "\n"
         "`ramet forward` leads a port of this host to a sandbox instead, for this user alone.\n",
-        run};
+        run, .parts = parts};

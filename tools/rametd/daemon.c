@@ -16,6 +16,7 @@
 #include "vmglue/gate.h"
 #include "vmglue/http_metrics.h"
 #include "vmglue/http_tls.h"
+#include "vmglue/environment.h"
 #include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
@@ -157,6 +158,8 @@ static int start_services(struct daemon *daemon, struct error *err)
         r = import_export_start(daemon->store, &service->disks, daemon->run_dir, &service->transfers, err);
     service->image_access = image_access_new();
     service->urls = urls_create();
+    if (r == 0)
+        r = environment_start(daemon->store, &service->environment, err);
     service->url_host = daemon->config.url_host;
     if (r == 0 && service->image_access == NULL)
         r = error_set(err, -ENOMEM, "no memory");
@@ -397,6 +400,7 @@ void daemon_stop(struct daemon *daemon)
     daemon->service.sandboxes = sandbox_stop_all(daemon->service.sandboxes, &running);
     daemon->service.transfers = import_export_stop(daemon->service.transfers);
     stop_memory_images(daemon, knows ? running : 1);
+    daemon->service.environment = environment_stop(daemon->service.environment);
     daemon->service.urls = urls_destroy(daemon->service.urls);
     daemon->service.image_access = image_access_free(daemon->service.image_access);
     daemon->service.snapshots = snapshot_state_stop(daemon->service.snapshots);

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's environment: variables that the commands of every sandbox get, unless it was made with
+// "environment": false. Layers, each over those before it: the template's, this one, the sandbox's, the
+// call's.
+//
+// It is looked up when a command is started, so it is in no snapshot's record and no sandbox's: what goes on
+// from a snapshot has what is set now. Processes that run keep what they were started with, as processes do.
+// Values go to the store and to guests, and are never in logs, events, errors or arguments of processes.
+//
+// Threads: any that is not a loop. A change is durable when the call returns.
+#pragma once
+
+#include "snapshot/store.h"
+#include "vmglue/json.h"
+
+struct environment;
+
+enum { ENVIRONMENT_BYTES_MAX = 200 * 1024 };
+
+int environment_start(struct store *store, struct environment **ret_environment, struct error *err);
+struct environment *environment_stop(struct environment *environment); // accepts NULL
+json_t *environment_get(struct environment *environment);              // a new object of strings
+// Replaces it, or with `merge` sets what is a string and removes what is null. *ret_now (may be NULL) is a
+// new object. -EINVAL names the variable, -E2BIG when it gets too large.
+int environment_set(
+        struct environment *environment, const json_t *env, bool merge, json_t **ret_now, struct error *err);
+// The names of variables in a request's field "env". -EINVAL names the first bad one.
+int environment_check_names(const json_t *env, struct error *err);
