@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of other people's clients share: the packages, at versions that files here pin, below build/; and one daemon with
+a warm Python machine, from which every sandbox of theirs goes on."""
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.realpath(os.path.join(HERE, "../.."))
+BUILD = os.path.join(ROOT, "build", "clients")
+sys.path[:0] = [os.path.join(ROOT, "tests/e2e/cli"), os.path.join(ROOT, "tests/sdk")]
+import environments    # noqa: E402
+import rig    # noqa: E402
+
+LIMIT_SECS = 900    # only to end one that would hang
+
+
+def python_with(family):
+    """A Python that has the packages of FAMILY/requirements.txt, all pinned there."""
+    wanted = os.path.join(HERE, family, "requirements.txt")
+    return environments.environment("clients-" + family, "--requirement", wanted, constraints=wanted)
+
+
+def node_modules(family):
+    """A folder with the packages of FAMILY/package-lock.json; None, and a line why, when they cannot be had here."""
+    if shutil.which("npm") is None:
+        print("there is no npm")
+        return None
+    source, folder = os.path.join(HERE, family), os.path.join(BUILD, family)
+    os.makedirs(BUILD, exist_ok=True)
+    with open(os.path.join(source, "package-lock.json"), "rb") as file:
+        key = hashlib.sha256(file.read()).hexdigest()
+    mark = os.path.join(folder, "made-from")
+    with open(folder + ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(mark):
+            with open(mark, encoding="ascii") as file:
+                if file.read() == key:
+                    return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(os.path.join(source, name), folder)
+        done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"], cwd=folder,
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            print(f"the packages of {family} cannot be had here: {done.stderr.strip()[-500:]}")
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        with open(mark, "w", encoding="ascii") as file:
+            file.write(key)
+    return folder
+
+
+class Clients(unittest.TestCase):
+    """FAMILY's programs run one after another against one daemon; each prints what it tries and ends with 0."""
+    FAMILY = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.root = tempfile.mkdtemp(prefix="ramet-clients-", dir="/tmp")
+        cls.daemon = rig.Daemon(cls.root, os.environ["RAMET_KERNEL_DIR"])
+        cls.daemon.ramet("store", "init", cls.daemon.store)
+        cls.daemon.start("--listen", "0")
+        cls.daemon.ramet("template", "build", "code-interpreter", "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw",
+                         "--warm", "python")
+        cls.key = cls.daemon.make_key("clients")["key"]
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            if cls.daemon.process.poll() is not None:
+                cls.daemon.start()
+            for box in cls.daemon.json("ls"):
+                cls.daemon.ramet("rm", "--force", box["name"])
+            cls.daemon.stop()
+        finally:
+            subprocess.run(["umount", "-l", cls.daemon.run + "/mem"], capture_output=True)
+            shutil.rmtree(cls.root, ignore_errors=True)
+
+    def run_client(self, command, **environment):
+        done = subprocess.run(command, env={**os.environ, "RAMET_SOCKET": self.daemon.run + "/api.sock", **environment},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECS, cwd=self.root)
+        print(done.stdout)
+        self.assertEqual(done.returncode, 0, f"{' '.join(command)} failed\nthe daemon's log:\n{self.daemon.log()[-8000:]}")
+        return done.stdout
+
+    def program(self, name):
+        return os.path.join(HERE, self.FAMILY, name)
+
+    def left_over(self):
+        return [box["name"] for box in self.daemon.json("ls")]
+
+
+def need():
+    rig.need_machines()
+    if not os.environ.get("RAMET_CODE_IMAGE") or not os.path.exists(os.environ["RAMET_CODE_IMAGE"]):
+        rig.skip("RAMET_CODE_IMAGE names no disk (tools/image/ensure --code makes it)")
