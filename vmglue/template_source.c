@@ -21,7 +21,7 @@ enum { BUILDER_TIMEOUT_MS = 45 * 60000, CONFIG_MAX_BYTES = 256 * 1024, ARGUMENTS
 // Programs of the project's tools folder, beside the build tree or installed beside the daemon.
 static int find_tool(struct template_build *build, const char *name, char *ret_path, struct error *err)
 {
-    static const char *const places[] = {"", "/../../..", "/../share/ramet"};
+    static const char *const places[] = {"", "/../../..", "/../../share/ramet"};
     const char *libexec = build->all->config.libexec_dir;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         int size = snprintf(ret_path, PATH_MAX, "%s%s/tools/image/%s", libexec, places[i], name);

@@ -106,6 +106,12 @@ bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const stru
     cli_common_options(cli, all);
     for (; options != NULL && options->name != NULL; options++)
         all[count++] = *options;
+    if (cli->describe != NULL) {
+        for (unsigned i = 0; i < count; i++)
+            cli->describe(cli->describe_context, &all[i]);
+        *ret_status = CLI_DONE;
+        return false;
+    }
     int r = args_parse(argv, all, 0, 4096, stop_at, verb->usage, ret_args, message, sizeof message);
     if (r == 0 && cli->help) {
         cli_help(verb);

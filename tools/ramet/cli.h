@@ -31,17 +31,50 @@ struct cli {
     struct server server;
     bool server_known;
     bool json, help;
+    // Set: cli_parse tells a verb's options, instead of parsing (for completion).
+    void (*describe)(void *context, const struct args_option *option);
+    void *describe_context;
     char run_default[256], store_default[512];
     char libexec_dir[4096]; // where this program and its helpers are
 };
 
-extern const struct verb verb_run, verb_context;
-extern const struct verb verb_shell, verb_job, verb_forward;
-extern const struct verb verb_up, verb_down, verb_create, verb_ls, verb_show, verb_exec, verb_cp,
-        verb_snapshot, verb_snapshots, verb_fork, verb_pause, verb_resume, verb_restore, verb_promote,
-        verb_update, verb_events, verb_logs, verb_start, verb_stop, verb_rm, verb_volume, verb_store,
-        verb_template, verb_key, verb_memory, verb_help, verb_version, verb_export, verb_import;
-extern const struct verb verb_url, verb_env;
+extern const struct verb verb_completion;
+extern const struct verb verb_context;
+extern const struct verb verb_cp;
+extern const struct verb verb_create;
+extern const struct verb verb_down;
+extern const struct verb verb_env;
+extern const struct verb verb_events;
+extern const struct verb verb_exec;
+extern const struct verb verb_export;
+extern const struct verb verb_fork;
+extern const struct verb verb_forward;
+extern const struct verb verb_help;
+extern const struct verb verb_import;
+extern const struct verb verb_job;
+extern const struct verb verb_key;
+extern const struct verb verb_logs;
+extern const struct verb verb_ls;
+extern const struct verb verb_memory;
+extern const struct verb verb_pause;
+extern const struct verb verb_promote;
+extern const struct verb verb_restore;
+extern const struct verb verb_resume;
+extern const struct verb verb_rm;
+extern const struct verb verb_run;
+extern const struct verb verb_shell;
+extern const struct verb verb_show;
+extern const struct verb verb_snapshot;
+extern const struct verb verb_snapshots;
+extern const struct verb verb_start;
+extern const struct verb verb_stop;
+extern const struct verb verb_store;
+extern const struct verb verb_template;
+extern const struct verb verb_up;
+extern const struct verb verb_update;
+extern const struct verb verb_url;
+extern const struct verb verb_version;
+extern const struct verb verb_volume;
 extern const struct verb *const verbs[]; // NULL-terminated
 const struct verb *cli_find_verb(const char *name);
 

@@ -10,12 +10,47 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct verb *const verbs[] = {&verb_up, &verb_down, &verb_create, &verb_ls, &verb_show, &verb_exec,
-        &verb_run, &verb_context, &verb_shell, &verb_job, &verb_forward, &verb_cp, &verb_snapshot,
-        &verb_snapshots, &verb_fork, &verb_promote, &verb_restore, &verb_pause, &verb_resume, &verb_stop,
-        &verb_start, &verb_update, &verb_rm, &verb_events, &verb_logs, &verb_volume, &verb_template,
-        &verb_store, &verb_export, &verb_import, &verb_url, &verb_env, &verb_key, &verb_memory, &verb_help,
-        &verb_version, NULL};
+// In the order of `ramet help`.
+const struct verb *const verbs[] = {
+        &verb_up,         //
+        &verb_down,       //
+        &verb_create,     //
+        &verb_ls,         //
+        &verb_show,       //
+        &verb_exec,       //
+        &verb_run,        //
+        &verb_context,    //
+        &verb_shell,      //
+        &verb_job,        //
+        &verb_forward,    //
+        &verb_url,        //
+        &verb_cp,         //
+        &verb_snapshot,   //
+        &verb_snapshots,  //
+        &verb_fork,       //
+        &verb_promote,    //
+        &verb_restore,    //
+        &verb_pause,      //
+        &verb_resume,     //
+        &verb_stop,       //
+        &verb_start,      //
+        &verb_update,     //
+        &verb_rm,         //
+        &verb_events,     //
+        &verb_logs,       //
+        &verb_env,        //
+        &verb_volume,     //
+        &verb_template,   //
+        &verb_store,      //
+        &verb_export,     //
+        &verb_import,     //
+        &verb_key,        //
+        &verb_memory,     //
+        &verb_completion, //
+        &verb_help,       //
+        &verb_version,    //
+        NULL,
+};
 
 const struct verb *cli_find_verb(const char *name)
 {

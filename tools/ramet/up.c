@@ -56,7 +56,7 @@ static int check_running(struct up *up, const json_t *store, bool store_given)
 // Programs of the project's tools folder, beside the build tree or installed beside this program.
 static bool find_tool(const struct cli *cli, const char *name, char *ret_path, size_t capacity)
 {
-    static const char *const places[] = {"", "/../../..", "/../share/ramet"};
+    static const char *const places[] = {"", "/../../..", "/../../share/ramet"};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         snprintf(ret_path, capacity, "%s%s/tools/image/%s", cli->libexec_dir, places[i], name);
         if (access(ret_path, X_OK) == 0)
@@ -91,7 +91,10 @@ static void prepare_kernel(struct up *up)
                 file, up->kernel);
         return;
     }
-    snprintf(guest, sizeof guest, "%s/../vmglue/ramet-guest", up->cli->libexec_dir);
+    snprintf(
+            guest, sizeof guest, "%s/ramet-guest", up->cli->libexec_dir); // installed; else in the build tree
+    if (access(guest, X_OK) != 0)
+        snprintf(guest, sizeof guest, "%s/../vmglue/ramet-guest", up->cli->libexec_dir);
     cli_note("preparing a kernel for guests in %s (once)", up->kernel);
     const char *argv[] = {tool, up->kernel, access(guest, X_OK) == 0 ? "--guest" : NULL, guest, NULL};
     if (run_tool(argv) != 0)

@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void print_made(const json_t *json, const char *sandbox)
 {
@@ -45,7 +44,7 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
         return CLI_USAGE;
     }
     char *path = cli_path("/v1/sandboxes/", args.items[0], "/urls");
-    json_t *json = cli_call(cli, verb, "POST", path, body);
+    json_t *json = cli_create(cli, verb, path, body);
     free(path);
     if (json == NULL)
         return CLI_FAILED;
@@ -62,8 +61,8 @@ static void print_urls(const json_t *list)
     static const char *const heads[] = {"ID", "PORT", "AGE", "EXPIRES"};
     struct table *table = table_create(4, heads);
     size_t i;
-    const json_t *item;
-    json_array_foreach(list, i, item)
+    json_t *item;
+    json_array_foreach((json_t *)list, i, item)
     {
         const char *expires = json_fields_get_text(item, "expires_at");
         char port[24];
@@ -90,9 +89,9 @@ static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 4096, 0, &args, &status))
         return status;
-    char *before = cli_path("/v1/sandboxes/", args.items[0], "/urls/");
-    status = resource_remove(cli, verb, before, args.items + 1, "", false);
-    free(before);
+    char *folder = cli_path("/v1/sandboxes/", args.items[0], "/urls/");
+    status = resource_remove(cli, verb, folder, args.items + 1, "", false);
+    free(folder);
     return status;
 }
 
@@ -113,11 +112,6 @@ static const struct verb parts[] = {
         {0},
 };
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    return cli_run_part(cli, verb, parts, argv);
-}
-
 const struct verb verb_url = {"url", "url create NAME PORT [--ttl TIME] | url ls NAME | url rm NAME ID...",
         "Make, list and revoke URLs that lead to a server in a sandbox",
         "`ramet url create box 8000` makes an address with a secret token in it. HTTP, streams and "
@@ -131,4 +125,4 @@ const struct verb verb_url = {"url", "url create NAME PORT [--ttl TIME] | url ls
         "  url rm NAME ID...\n"
         "\n"
         "`ramet forward` leads a port of this host to a sandbox instead, for this user alone.\n",
-        run, .parts = parts};
+        .parts = parts};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/args.h"
+#include "tools/ramet/man.h"
 #include "tools/rametd/daemon.h"
 #include "tools/rametd/log.h"
 #include "vmglue/access.h"
@@ -96,7 +97,7 @@ static const char usage[] =
         "  --memory-idle SECS   only those that nobody used for so long (default: 60)\n"
         "  --steps              print the names of the steps that RAMET_TEST_STOP_AT knows (for tests)\n"
         "  --routes             print every call of the API: method, path, flags (for tests)\n"
-        "  --help, --version\n"
+        "  --help, --man, --version\n"
         "\n"
         "Of the store (sizes in bytes, or 512M, 10G, 1T):\n"
         "  --log-budget SIZE    the log never takes more than this\n"
@@ -344,6 +345,20 @@ static void outlive_machines(void)
     fclose(file);
 }
 
+// The manual page: what --help says.
+static int print_page(void)
+{
+    const char *first = strchr(usage, '\n');
+    man_begin("rametd", 1, "the daemon that owns a store of machines' snapshots and runs sandboxes");
+    man_section("SYNOPSIS");
+    man_paragraph("rametd --store DIR --run RUNDIR [OPTION...]");
+    man_section("DESCRIPTION");
+    man_text(first + 2);
+    man_section("SEE ALSO");
+    man_paragraph("ramet(1)");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -355,6 +370,8 @@ int main(int argc, char **argv)
     struct daemon *daemon;
     struct error err = {0};
     bool done = false;
+    if (argc == 2 && strcmp(argv[1], "--man") == 0)
+        return print_page();
     int status = parse(argv + 1, &config, &done);
     if (status != 0 || done)
         return status;
