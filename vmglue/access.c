@@ -44,6 +44,7 @@ struct made_by access_made_by(struct http_request *request)
     const char *owner = access_owner(request);
     if (owner != NULL)
         snprintf(by.owner, sizeof by.owner, "%s", owner);
+    snprintf(by.request, sizeof by.request, "%s", gate_request_tag(request));
     return by;
 }
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "vmglue/gate.h"
+#include "vmglue/gate_internal.h"
 
 #include "vmglue/access.h"
-#include "vmglue/rate_limit.h"
 #include "vmglue/service.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +14,6 @@
 // Guessing a key is hopeless at any rate; the limit keeps a client with a wrong one from filling the log.
 enum { FAILURES_PER_SEC = 5, FAILURES_BURST = 30 };
 #define MAKE_ONE "`ramet key create NAME` on the daemon's host makes one"
-
-struct gate {
-    struct service *service;
-    struct keys *keys;
-    struct rate_limit *requests, *failures;
-};
-
-struct gate_caller {
-    struct keys_caller keys;
-    atomic_bool spared;
-};
 
 int gate_start(const struct gate_config *config, struct gate **ret_gate, struct error *err)
 {
@@ -39,6 +26,11 @@ int gate_start(const struct gate_config *config, struct gate **ret_gate, struct 
     int r = gate->requests == NULL || gate->failures == NULL
                     ? error_set(err, -ENOMEM, "no memory for the limits of requests")
                     : keys_start(config->service->store, &gate->keys, err);
+    struct idempotency_config repeats = {.store = config->service->store};
+    if (r == 0)
+        r = idempotency_start(&repeats, &gate->idempotency, err);
+    if (r == 0)
+        gate_repeat_recover(gate);
     if (r < 0)
         gate_stop(gate);
     else
@@ -51,6 +43,7 @@ struct gate *gate_stop(struct gate *gate)
     if (gate == NULL)
         return NULL;
     gate->keys = keys_stop(gate->keys);
+    gate->idempotency = idempotency_stop(gate->idempotency);
     gate->requests = rate_limit_free(gate->requests);
     gate->failures = rate_limit_free(gate->failures);
     free(gate);
@@ -65,7 +58,7 @@ struct keys *gate_keys(struct gate *gate)
 const struct keys_info *gate_key(struct http_request *request)
 {
     const struct gate_caller *caller = http_request_caller(request);
-    return caller == NULL ? NULL : &caller->keys.key;
+    return caller == NULL || caller->keys.keys == NULL ? NULL : &caller->keys.key;
 }
 
 static uint64_t now_ns(void)
@@ -183,7 +176,15 @@ void gate_spare(struct http_request *request)
         atomic_store(&caller->spared, true);
 }
 
-static void release(void *context)
+struct gate_caller *gate_caller_new(struct http_request *request)
+{
+    struct gate_caller *caller = calloc(1, sizeof *caller);
+    if (caller == NULL)
+        http_reply_error(request, 503, "capacity.memory", "no memory for a request");
+    return caller;
+}
+
+void gate_caller_release(void *context)
 {
     struct gate_caller *caller = context;
     keys_leave(&caller->keys);
@@ -198,16 +199,14 @@ static bool authenticate(struct gate *gate, struct http_request *request)
         reply_unknown(gate, request, code, sentence);
         return false;
     }
-    struct gate_caller *caller = calloc(1, sizeof *caller);
-    if (caller == NULL) {
-        http_reply_error(request, 503, "capacity.memory", "no memory for a request");
+    struct gate_caller *caller = gate_caller_new(request);
+    if (caller == NULL)
         return false;
-    }
     caller->keys.end = end_request;
     caller->keys.context = request;
     int r = keys_admit(gate->keys, secret, &caller->keys);
     if (r == 0) {
-        http_request_set_caller(request, caller, release);
+        http_request_set_caller(request, caller, gate_caller_release);
         return true;
     }
     free(caller);
@@ -247,21 +246,40 @@ void gate_mask(void *context, struct http_request *request, json_t *body)
         mask_env(body);
 }
 
-bool gate_enter(void *context, struct http_request *request)
+// By the unix socket, or with a key that may ask this often.
+static bool admit(struct gate *gate, struct http_request *request)
 {
-    struct gate *gate = ((struct service *)context)->gate;
-    if ((http_request_route(request)->flags & HTTP_OPEN) != 0 || http_request_is_local(request))
+    if (http_request_is_local(request))
         return true;
     if (!authenticate(gate, request))
         return false;
     const struct keys_info *key = gate_key(request);
     uint64_t wait_ns = rate_limit_take(gate->requests, key->id, now_ns());
-    if (wait_ns > 0) {
-        http_reply_retry(request, 429, "rate_limit.requests", seconds_up(wait_ns),
-                "the key \"%s\" asks more often than this server allows (rametd --rate-limit); try again a "
-                "little later",
-                key->name);
+    if (wait_ns == 0)
+        return true;
+    http_reply_retry(request, 429, "rate_limit.requests", seconds_up(wait_ns),
+            "the key \"%s\" asks more often than this server allows (rametd --rate-limit); try again a "
+            "little "
+            "later",
+            key->name);
+    return false;
+}
+
+bool gate_enter(void *context, struct http_request *request)
+{
+    struct gate *gate = ((struct service *)context)->gate;
+    if ((http_request_route(request)->flags & HTTP_OPEN) != 0)
+        return true;
+    if (!admit(gate, request) || !gate_repeat_take_key(gate, request))
         return false;
-    }
-    return access_allow(request);
+    // A request that is sent again gets its answer although what it was about is gone; what is not replayed
+    // is checked in gate_before.
+    const struct gate_caller *caller = http_request_caller(request);
+    return (caller != NULL && caller->access_is_open) || access_allow(request);
+}
+
+const char *gate_request_tag(struct http_request *request)
+{
+    const struct gate_caller *caller = http_request_caller(request);
+    return caller == NULL ? "" : caller->tag;
 }

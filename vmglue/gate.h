@@ -25,6 +25,13 @@ struct keys *gate_keys(struct gate *gate);
 bool gate_enter(void *context, struct http_request *request);
 // For http_server_config.mask: values of "env" are replaced by null for read keys.
 void gate_mask(void *context, struct http_request *request, json_t *body);
+// For http_server_config.before and after: requests that are sent again (idempotency.h).
+bool gate_before(void *context, struct http_request *request, const void *body, size_t size);
+void gate_after(
+        void *context, struct http_request *request, int status, const void *answer, size_t answer_size);
+// What made_by.request is for what this request makes; "" = it has no Idempotency-Key.
+const char *gate_request_tag(struct http_request *request);
+json_t *gate_key_json(const struct keys_info *info); // as the API shows a key
 // With what key the request came; NULL = by the unix socket, or an open call.
 const struct keys_info *gate_key(struct http_request *request);
 // This request does not end with its key: it is the one that revokes it.

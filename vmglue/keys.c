@@ -280,6 +280,8 @@ int keys_create(struct keys *keys, const struct keys_create *create, struct keys
     if (r < 0)
         return r;
     snprintf(made.info.name, sizeof made.info.name, "%s", create->name);
+    if (create->request != NULL)
+        snprintf(made.request, sizeof made.request, "%s", create->request);
     pthread_mutex_lock(&keys->change_lock);
     r = add(keys, &made, err);
     pthread_mutex_unlock(&keys->change_lock);
@@ -304,6 +306,22 @@ int keys_show(struct keys *keys, const char *id, struct keys_info *ret_info, str
         *ret_info = key->info;
     pthread_mutex_unlock(&keys->lock);
     return key == NULL ? no_such(id, err) : 0;
+}
+
+int keys_find_request(struct keys *keys, const char *request, struct keys_info *ret_info)
+{
+    int r = -ENOENT;
+    pthread_mutex_lock(&keys->lock);
+    for (unsigned i = 0; i < KEYS_BUCKETS; i++) {
+        for (struct key *key = keys->buckets[i]; key != NULL; key = key->next) {
+            if (strcmp(key->request, request) != 0)
+                continue;
+            *ret_info = key->info;
+            r = 0;
+        }
+    }
+    pthread_mutex_unlock(&keys->lock);
+    return r;
 }
 
 static void take_out(struct keys *keys, struct key *key)

@@ -27,6 +27,7 @@ enum {
     KEYS_ID_SIZE = 24,     // "key_" and 16 digits
     KEYS_SECRET_SIZE = 61, // "e2b_", 56 digits and a zero
     KEYS_NAME_SIZE = 41,
+    KEYS_REQUEST_SIZE = 33, // of made_by.h
     KEYS_MAX = 10000,
     KEYS_LIFE_MAX_SECS = 100 * 366 * 86400u,
 };
@@ -60,12 +61,15 @@ struct keys_create {
     enum keys_preset preset;
     uint64_t life_ms;              // 0 = for ever, or as long as its maker
     const struct keys_info *maker; // NULL = the owner
+    const char *request;           // made_by.request, or ""
 };
 // Only an admin key makes keys, and none that outlives it (-EACCES).
 int keys_create(struct keys *keys, const struct keys_create *create, struct keys_info *ret_info,
         char ret_secret[KEYS_SECRET_SIZE], struct error *err);
 // By id or name.
 int keys_show(struct keys *keys, const char *id, struct keys_info *ret_info, struct error *err);
+// The one that a request made.
+int keys_find_request(struct keys *keys, const char *request, struct keys_info *ret_info);
 // Ends all that goes on with it before it returns.
 int keys_remove(struct keys *keys, const char *id, struct error *err);
 // Calls each() for all, oldest first, with a lock held.

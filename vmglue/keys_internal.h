@@ -16,8 +16,9 @@ struct key {
     struct keys_info info; // all under lock
     struct sha256 sum;
     struct doc_id doc;
-    bool used;                   // last_used is not stored yet
-    struct keys_caller *callers; // who goes on with it
+    char request[KEYS_REQUEST_SIZE]; // that made it, or ""
+    bool used;                       // last_used is not stored yet
+    struct keys_caller *callers;     // who goes on with it
     struct key *next;
 };
 

@@ -23,6 +23,8 @@ int keys_record_put(struct keys *keys, struct key *key, unsigned flags, struct e
             info->name, "preset", keys_preset_name(info->preset), "sha256", hex, "created_wall_ns",
             (json_int_t)info->created_wall_ns, "expires_wall_ns", (json_int_t)info->expires_wall_ns,
             "last_used_wall_ns", (json_int_t)info->last_used_wall_ns, "created_by", info->created_by);
+    if (body != NULL && key->request[0] != '\0')
+        json_object_set_new(body, "request", json_string(key->request));
     doc.body = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
     if (doc.body == NULL)
         return error_set(err, -ENOMEM, "no memory for the key's record");
@@ -72,6 +74,7 @@ static void load_one(void *context, const struct doc *doc)
     info->created_wall_ns = (uint64_t)json_fields_get_int(body, "created_wall_ns");
     info->expires_wall_ns = (uint64_t)json_fields_get_int(body, "expires_wall_ns");
     info->last_used_wall_ns = (uint64_t)json_fields_get_int(body, "last_used_wall_ns");
+    snprintf(key->request, sizeof key->request, "%s", json_fields_get_text(body, "request"));
     key->doc = doc->id;
     struct key **bucket = keys_bucket(load->keys, info->id + 4);
     key->next = *bucket;

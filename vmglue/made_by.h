@@ -11,7 +11,7 @@
 #include "vmglue/json.h"
 #include "vmglue/keys.h"
 
-enum { MADE_BY_REQUEST_SIZE = 33 };
+enum { MADE_BY_REQUEST_SIZE = KEYS_REQUEST_SIZE };
 
 struct made_by {
     char owner[KEYS_ID_SIZE];           // the id of a ci key; "" = the daemon owner's

@@ -230,7 +230,7 @@ static void run_stream(struct http_request *request)
 }
 
 const struct http_route routes_contexts[] = {
-        {"POST", "/v1/sandboxes/{name}/contexts", 0, create_context},
+        {"POST", "/v1/sandboxes/{name}/contexts", HTTP_CREATES, create_context},
         {"GET", "/v1/sandboxes/{name}/contexts", 0, list_contexts},
         {"GET", "/v1/sandboxes/{name}/contexts/{id}", 0, show_context},
         {"DELETE", "/v1/sandboxes/{name}/contexts/{id}", 0, remove_context},

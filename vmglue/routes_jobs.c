@@ -365,7 +365,7 @@ static void job_logs(struct http_request *request)
 }
 
 const struct http_route routes_jobs[] = {
-        {"POST", "/v1/sandboxes/{name}/jobs", 0, start_job},
+        {"POST", "/v1/sandboxes/{name}/jobs", HTTP_CREATES, start_job},
         {"GET", "/v1/sandboxes/{name}/jobs", 0, list_jobs},
         {"GET", "/v1/sandboxes/{name}/jobs/{id}", 0, get_job},
         {"DELETE", "/v1/sandboxes/{name}/jobs/{id}", 0, delete_job},

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-static json_t *key_json(const struct keys_info *info)
+json_t *gate_key_json(const struct keys_info *info)
 {
     json_t *json = json_pack("{s:s, s:s, s:s+, s:s}", "id", info->id, "name", info->name, "prefix", "e2b_",
             info->id + 4, "preset", keys_preset_name(info->preset));
@@ -27,7 +27,8 @@ static struct keys *keys_of(struct http_request *request)
 static void create_key(struct http_request *request)
 {
     static const char *const known[] = {"name", "preset", "expires_in_secs", NULL};
-    struct keys_create create = {.preset = KEYS_ADMIN, .maker = gate_key(request)};
+    struct keys_create create = {
+            .preset = KEYS_ADMIN, .maker = gate_key(request), .request = gate_request_tag(request)};
     struct keys_info info;
     char secret[KEYS_SECRET_SIZE];
     const char *preset = NULL;
@@ -51,7 +52,7 @@ static void create_key(struct http_request *request)
         http_reply_failure(request, "key", &err);
         return;
     }
-    json_t *json = key_json(&info);
+    json_t *json = gate_key_json(&info);
     json_object_set_new(json, "key", json_string(secret));
     explicit_bzero(secret, sizeof secret);
     http_reply_header(request, "Cache-Control", "no-store");
@@ -60,7 +61,7 @@ static void create_key(struct http_request *request)
 
 static void list_one(void *context, const struct keys_info *info)
 {
-    json_array_append_new(context, key_json(info));
+    json_array_append_new(context, gate_key_json(info));
 }
 
 static void list_keys(struct http_request *request)
@@ -87,7 +88,7 @@ static void show_key(struct http_request *request)
     if (r < 0)
         http_reply_failure(request, "key", &err);
     else
-        http_reply_json(request, 200, key_json(&info));
+        http_reply_json(request, 200, gate_key_json(&info));
 }
 
 // A key that revokes itself still gets its answer.
@@ -117,7 +118,7 @@ static void show_caller(struct http_request *request)
     }
     http_reply_json(request, 200,
             json_pack("{s:s, s:b, s:o}", "name", key == NULL ? "owner" : key->name, "owner", key == NULL,
-                    "key", key == NULL ? json_null() : key_json(key)));
+                    "key", key == NULL ? json_null() : gate_key_json(key)));
 }
 
 const struct http_route routes_keys[] = {

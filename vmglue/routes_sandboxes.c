@@ -269,14 +269,14 @@ static void fork_sandbox(struct http_request *request)
 }
 
 const struct http_route routes_sandboxes[] = {
-        {"POST", "/v1/sandboxes", 0, create_sandbox},
+        {"POST", "/v1/sandboxes", HTTP_CREATES, create_sandbox},
         {"GET", "/v1/sandboxes", 0, list_sandboxes},
         {"GET", "/v1/sandboxes/{name}", 0, show_sandbox},
         {"DELETE", "/v1/sandboxes/{name}", 0, remove_sandbox},
         {"POST", "/v1/sandboxes/{name}/stop", 0, stop_sandbox},
         {"POST", "/v1/sandboxes/{name}/start", 0, start_sandbox},
-        {"POST", "/v1/sandboxes/{name}/snapshots", 0, snapshot_sandbox},
-        {"POST", "/v1/sandboxes/{name}/fork", 0, fork_sandbox},
+        {"POST", "/v1/sandboxes/{name}/snapshots", HTTP_CREATES, snapshot_sandbox},
+        {"POST", "/v1/sandboxes/{name}/fork", HTTP_CREATES, fork_sandbox},
         {0},
 };
 

@@ -167,7 +167,7 @@ static void remove_upload(struct http_request *request)
 // "builds" and "uploads" are no names of templates.
 const struct http_route routes_templates[] = {
         {"GET", "/v1/templates", 0, list_templates},
-        {"POST", "/v1/templates", 0, build_template},
+        {"POST", "/v1/templates", HTTP_CREATES, build_template},
         {"GET", "/v1/templates/builds", 0, list_builds},
         {"GET", "/v1/templates/builds/{id}", 0, show_build},
         {"DELETE", "/v1/templates/builds/{id}", 0, cancel_build},

@@ -192,14 +192,14 @@ static void snapshot_volume(struct http_request *request)
 
 const struct http_route routes_volumes[] = {
         {"GET", "/v1/volumes", 0, list_volumes},
-        {"POST", "/v1/volumes", 0, create_volume},
+        {"POST", "/v1/volumes", HTTP_CREATES, create_volume},
         {"GET", "/v1/volumes/{name}", 0, show_volume},
         {"PATCH", "/v1/volumes/{name}", 0, change_volume},
         {"DELETE", "/v1/volumes/{name}", 0, delete_volume},
-        {"POST", "/v1/volumes/{name}/fork", 0, fork_volume},
-        {"POST", "/v1/volumes/{name}/snapshots", 0, snapshot_volume},
+        {"POST", "/v1/volumes/{name}/fork", HTTP_CREATES, fork_volume},
+        {"POST", "/v1/volumes/{name}/snapshots", HTTP_CREATES, snapshot_volume},
         {"GET", "/v1/volumes/{name}/{part}", 0, show_volume}, // "web/disk"
-        {"POST", "/v1/volumes/{name}/{part}/fork", 0, fork_volume},
-        {"POST", "/v1/volumes/{name}/{part}/snapshots", 0, snapshot_volume},
+        {"POST", "/v1/volumes/{name}/{part}/fork", HTTP_CREATES, fork_volume},
+        {"POST", "/v1/volumes/{name}/{part}/snapshots", HTTP_CREATES, snapshot_volume},
         {0},
 };

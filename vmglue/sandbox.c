@@ -267,6 +267,18 @@ static bool has_label(const json_t *labels, const char *label)
     return json_object_get(labels, key) != NULL && strcmp(json_fields_get_text(labels, key), equals + 1) == 0;
 }
 
+json_t *sandbox_list_made_by(struct sandboxes *all, const char *request)
+{
+    json_t *list = json_array();
+    pthread_mutex_lock(&all->lock);
+    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
+        if (!sandbox->removed && !sandbox_is_hidden(sandbox) &&
+                strcmp(sandbox->record.by.request, request) == 0)
+            json_array_insert_new(list, 0, json_locked(sandbox));
+    pthread_mutex_unlock(&all->lock);
+    return list;
+}
+
 int sandbox_made_by(struct sandboxes *all, const char *name, struct made_by *ret_by,
         char ret_id[SANDBOX_ID_SIZE], struct error *err)
 {

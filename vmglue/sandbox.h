@@ -90,6 +90,7 @@ enum { SANDBOX_LIFE_MAX_SECS = 100 * 366 * 86400u };
 int sandbox_create(
         struct sandboxes *all, const struct sandbox_create *create, json_t **ret_json, struct error *err);
 int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err);
+json_t *sandbox_list_made_by(struct sandboxes *all, const char *request); // made_by.request
 // Who made it, and its id; an error as in sandbox_show.
 enum { SANDBOX_ID_SIZE = 24 };
 int sandbox_made_by(struct sandboxes *all, const char *name, struct made_by *ret_by,

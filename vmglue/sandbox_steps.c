@@ -45,6 +45,8 @@ static const char *const names[STEP_COUNT] = {
         [STEP_POOL_PARKED] = "pool.parked",
         [STEP_POOL_CONTINUED] = "pool.continued",
         [STEP_POOL_WOKEN] = "pool.woken",
+        [STEP_REQUEST_RECORDED] = "request.recorded",
+        [STEP_REQUEST_MADE] = "request.made",
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

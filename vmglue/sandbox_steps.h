@@ -45,6 +45,8 @@ enum sandbox_step {
     STEP_POOL_PARKED,
     STEP_POOL_CONTINUED, // of a create that takes one
     STEP_POOL_WOKEN,
+    STEP_REQUEST_RECORDED, // of a request with an Idempotency-Key: before its handler
+    STEP_REQUEST_MADE,     // after it; the answer is not kept yet
     STEP_COUNT,
 };
 

@@ -288,6 +288,8 @@ static int start_front(struct daemon *daemon, struct error *err)
             .choose = proxy_choose,
             .gate = gate_enter,
             .mask = gate_mask,
+            .before = gate_before,
+            .after = gate_after,
             .metrics = daemon->service.http_metrics,
             .limits.connections = connections_within(LOCAL_CONNECTIONS),
             .on_request = daemon->config.log_requests ? log_request : NULL};

@@ -166,7 +166,8 @@ class Steps(rig.Case):
     def test_every_step(self):
         names = subprocess.run([rig.BIN + "/rametd", "--steps"], capture_output=True, text=True, check=True).stdout.split()
         names = [name for name in names if not name.startswith("pool.")]    # test_pool.py tries these
-        self.assertEqual({step for _, _, steps, _ in CHANGES for step in steps}, set(names), "every step is tried")
+        names = {name for name in names if not name.startswith("request.")}    # test_idempotency.py tries these
+        self.assertEqual({step for _, _, steps, _ in CHANGES for step in steps}, names, "every step is tried")
         self.owned.learn()
         for change, call, step, way, decided in self.combinations():
             begun = time.monotonic()
