@@ -12,6 +12,7 @@ enum { NO = false, READS = true };
 static const struct access_row rows[] = {
         // The service. Its figures are sums over everybody's things.
         {"GET", "/v1/store", ACCESS_NONE, READS},
+        {"GET", "/v1/store/lineage", ACCESS_NONE, READS},
         {"GET", "/v1/memory", ACCESS_NONE, READS},
         {"GET", "/v1/pool", ACCESS_NONE, READS},
         {"POST", "/v1/store/seal", ACCESS_NONE, NO},
@@ -49,6 +50,7 @@ static const struct access_row rows[] = {
         {"GET", BOX "/exec/pty", ACCESS_SANDBOX, NO},
         {"GET", BOX "/ports", ACCESS_SANDBOX, READS},
         {"GET", BOX "/ports/{port}", ACCESS_SANDBOX, NO},
+        {"GET", BOX "/metrics", ACCESS_SANDBOX, READS},
         {"POST", BOX "/urls", ACCESS_SANDBOX, NO},
         {"GET", BOX "/urls", ACCESS_SANDBOX, READS},
         {"DELETE", BOX "/urls/{id}", ACCESS_SANDBOX, NO},

@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <pthread.h>
@@ -282,6 +283,33 @@ static void forget_cable(struct network *network, struct cable *cable)
     pthread_mutex_unlock(&network->lock);
     close(cable->netns_fd);
     free(cable);
+}
+
+static int read_counter(const char *name, const char *counter, uint64_t *ret_value)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/sys/class/net/%s/statistics/%s", name, counter);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -errno;
+    int found = fscanf(file, "%" SCNu64, ret_value);
+    fclose(file);
+    return found == 1 ? 0 : -EIO;
+}
+
+int network_counters(struct network *network, const char *id, uint64_t *ret_received, uint64_t *ret_sent)
+{
+    char name[NETWORK_RULES_NAME_SIZE];
+    uint64_t in, out;
+    name_of(id, name);
+    int r = read_counter(name, "rx_bytes", &in); // of the host's end: what the guest sent
+    if (r == 0)
+        r = read_counter(name, "tx_bytes", &out);
+    if (r < 0)
+        return r;
+    *ret_received = out;
+    *ret_sent = in;
+    return 0;
 }
 
 void network_detach(struct network *network, const char *id)

@@ -40,6 +40,8 @@ int network_adopt(struct network *network, const char *id, int tap_fd, const str
 // -EBUSY: it has no cable (it was started without).
 int network_change(
         struct network *network, const char *id, const struct network_policy *policy, struct error *err);
+// What the guest received and sent through its way out since that is there. -ENOENT: it has none.
+int network_counters(struct network *network, const char *id, uint64_t *ret_received, uint64_t *ret_sent);
 // Takes away all that bears this id. Nothing there: nothing.
 void network_detach(struct network *network, const char *id);
 // Detaches what is of this store and not wanted; from then on the last one that leaves takes the table along.

@@ -3,6 +3,7 @@
 
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
+#include "vmglue/sandbox_metrics.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -195,6 +196,8 @@ int route_exec_take(struct route_exec *call, const json_t *body, bool need_comma
         r = fill_defaults(call, need_command, err);
     if (r >= 0)
         r = make_env(call, env, err);
+    if (r >= 0)
+        sandbox_metrics_count(&call->use);
     call->exec.context = call;
     call->exec.cancelled = is_cancelled;
     return r;

@@ -282,6 +282,6 @@ const struct http_route routes_sandboxes[] = {
 
 const struct http_route *const routes_all[] = {routes_store, routes_archives, routes_maintenance,
         routes_transfers, routes_ranges, routes_volumes, routes_snapshots, routes_memory, routes_pool,
-        routes_urls, routes_environment, routes_sandboxes, routes_life, routes_events, routes_exec,
-        routes_jobs, routes_pty, routes_files, routes_watch, routes_ports, routes_contexts, routes_templates,
-        routes_keys, routes_openapi, NULL};
+        routes_urls, routes_environment, routes_metrics, routes_sandboxes, routes_life, routes_events,
+        routes_exec, routes_jobs, routes_pty, routes_files, routes_watch, routes_ports, routes_contexts,
+        routes_templates, routes_keys, routes_openapi, NULL};

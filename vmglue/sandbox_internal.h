@@ -73,17 +73,18 @@ struct sandbox {
     struct sandboxes *all;
     struct sandbox *next; // (lock)
     struct sandbox_record
-            record;       // written by the op's thread with the lock held; the op's thread reads without
-    const char *op;       // (lock) what is being done to it, NULL = nothing
-    bool removed;         // (lock)
-    unsigned references;  // (lock) threads that hold the pointer
-    unsigned agent_users; // (lock)
-    struct agent *agent;  // (lock to read, op to change)
-    uint64_t active_ns;   // (lock) when the last call into the guest or change ended, CLOCK_BOOTTIME
-    bool expiring;        // (lock) a thread is about to act on a deadline
-    uint64_t retry_ns;    // (lock) not before, after one that failed; CLOCK_BOOTTIME
-    char end_reason[160]; // (lock)
-    char *console;        // (lock) the end of what an ended VMM's guest had said; malloc'ed or NULL
+            record;          // written by the op's thread with the lock held; the op's thread reads without
+    const char *op;          // (lock) what is being done to it, NULL = nothing
+    bool removed;            // (lock)
+    unsigned references;     // (lock) threads that hold the pointer
+    unsigned agent_users;    // (lock)
+    uint64_t commands_total; // (lock) begun in it under this daemon
+    struct agent *agent;     // (lock to read, op to change)
+    uint64_t active_ns;      // (lock) when the last call into the guest or change ended, CLOCK_BOOTTIME
+    bool expiring;           // (lock) a thread is about to act on a deadline
+    uint64_t retry_ns;       // (lock) not before, after one that failed; CLOCK_BOOTTIME
+    char end_reason[160];    // (lock)
+    char *console;           // (lock) the end of what an ended VMM's guest had said; malloc'ed or NULL
     // (op) what runs for it:
     struct vm *vm;
     unsigned vm_generation;      // (lock) events of earlier VMMs are ignored

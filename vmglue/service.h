@@ -42,7 +42,7 @@ struct service {
 // The tables, one per file routes_*.c.
 extern const struct http_route routes_store[], routes_volumes[], routes_ranges[], routes_snapshots[],
         routes_transfers[];
-extern const struct http_route routes_urls[], routes_environment[];
+extern const struct http_route routes_urls[], routes_environment[], routes_metrics[];
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], routes_ports[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],

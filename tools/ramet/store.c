@@ -33,6 +33,7 @@ static const struct verb parts[] = {
         {"store init", "store init [DIR] [--log-budget SIZE] [--log-file SIZE]", NULL, NULL, init,
                 .takes = "f"},
         {"store stat", "store stat", NULL, NULL, store_stat_verb, .takes = "."},
+        {"store lineage", "store lineage", NULL, NULL, store_lineage_verb, .takes = "."},
         {"store check", "store check [DIR] [--rebuild-catalog]", NULL, NULL, store_check_verb, .takes = "f"},
         {"store gc", "store gc [--recompress]", NULL, NULL, store_gc_verb, .takes = "."},
         {"store scrub", "store scrub", NULL, NULL, store_scrub_verb, .takes = "."},
@@ -42,12 +43,13 @@ static const struct verb parts[] = {
         {0},
 };
 
-const struct verb verb_store = {"store", "store init|stat|check|gc|scrub|seal|export|import ...",
+const struct verb verb_store = {"store", "store init|stat|lineage|check|gc|scrub|seal|export|import ...",
         "The store as a whole: make one, its space, its health, archives",
         "  store init [DIR]               an empty store\n"
         "    --log-budget SIZE            the log never takes more than this (default: 4G)\n"
         "    --log-file SIZE              size of one log file (default: 64M)\n"
         "  store stat                     what takes how much space\n"
+        "  store lineage                  the tree of templates, snapshots, sandboxes and forks\n"
         "  store check [DIR]              verifies everything, changes nothing; without a daemon too, of a "
         "store that is closed\n"
         "    --rebuild-catalog            writes a new catalog from log and segments of a closed store; the "
