@@ -90,9 +90,11 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
     try {
       for (;;) {
         let failure: unknown;
+        let begun = false;
         try {
           this.#answer = await (this.#first ?? this.#connect());
           this.#first = undefined;
+          begun = true;
           for await (const event of this.#events(this.#answer)) {
             broken = 0;
             if (this.#shape.errors.includes(event.event)) throw errorOfEvent(event.data);
@@ -104,7 +106,7 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
         } catch (error) {
           if (this.#closed) return;
           const lost = error instanceof RametError && ["client.network", "client.silent"].includes(error.code);
-          if (!lost) throw error;
+          if (!lost || !begun) throw error;
           failure = new RametError(`the stream broke off: ${(error as Error).message}`, {
             code: "client.stream_broken",
             cause: error,
