@@ -246,11 +246,17 @@ test("A03 an abort ends the request wherever it is", async () => {
   await endsBy((signal) => ramet.readFile("box", "f", { signal }), (_, response) => response.write("beginning"), arrived);
   await endsBy((signal) => all(ramet.events({ signal })), (_, response) =>
     response.writeHead(200, { "content-type": "text/event-stream" }).write(": hello\n\n"), arrived);
+  let cancelled = false;
   const endless = new ReadableStream({
-    pull: (controller) => new Promise((resolve) => setImmediate(() => resolve(controller.enqueue(new Uint8Array(65536))))),
+    async pull(controller) {
+      await new Promise((resolve) => setImmediate(resolve));
+      if (!cancelled) controller.enqueue(new Uint8Array(65536));
+    },
+    cancel: () => (cancelled = true),
   });
   const early = Object.assign((request) => request.resume(), { early: true });
   await endsBy((signal) => ramet.writeFile("box", endless, "f", {}, { signal }), early, arrived);
+  assert.ok(cancelled, "what was being sent is let go of");
   // While it waits to try again.
   const busy = error(503, "capacity.busy", { retryable: true, retry_after_secs: 15 });
   await endsBy((signal) => ramet.getSandbox("box", { signal }), busy, arrived);

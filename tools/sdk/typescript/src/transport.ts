@@ -202,7 +202,7 @@ export class Transport {
         init.body = JSON.stringify(call.json);
         headers = { "content-type": "application/json", ...headers };
       } else if (body !== undefined) {
-        init.body = body;
+        init.body = body instanceof ReadableStream ? abortable(body, controller.signal) : body;
         headers = { "content-type": "application/octet-stream", ...headers };
         if (body instanceof ReadableStream) init.duplex = "half";
       }
@@ -282,6 +282,39 @@ export class Transport {
     );
     return { response: answer.response, body };
   }
+}
+
+/**
+ * The stream, which ends with the signal. Not every fetch lets go of a body that it is sending when it is aborted: here
+ * the body itself fails then, and its source is cancelled.
+ */
+function abortable(source: ReadableStream<Uint8Array>, signal: AbortSignal): ReadableStream<Uint8Array> {
+  const reader = source.getReader();
+  let stop = (): void => undefined;
+  return new ReadableStream<Uint8Array>(
+    {
+      start(controller) {
+        stop = () => {
+          controller.error(signal.reason);
+          reader.cancel(signal.reason).catch(() => undefined);
+        };
+        if (signal.aborted) stop();
+        signal.addEventListener("abort", stop, { once: true });
+      },
+      async pull(controller) {
+        const piece = await reader.read();
+        if (signal.aborted) return;
+        if (!piece.done) return controller.enqueue(piece.value);
+        signal.removeEventListener("abort", stop);
+        controller.close();
+      },
+      cancel(reason) {
+        signal.removeEventListener("abort", stop);
+        return reader.cancel(reason);
+      },
+    },
+    { highWaterMark: 0 },
+  );
 }
 
 async function readError(answer: Answer): Promise<RametError> {
