@@ -88,8 +88,11 @@ static void events_of_all(struct http_request *request)
 static void events_of_one(struct http_request *request)
 {
     json_t *json = NULL;
+    bool follows;
     struct error err;
-    if (sandbox_show(service_of(request)->sandboxes, http_request_param(request, "name"), &json, &err) < 0) {
+    if (route_json_query_flag(request, "follow", &follows, &err) < 0 ||
+            sandbox_show(service_of(request)->sandboxes, http_request_param(request, "name"), &json, &err) <
+                    0) {
         http_reply_failure(request, "sandbox", &err);
         return;
     }

@@ -108,7 +108,7 @@ static void diff_volumes(struct http_request *request)
     const char *to = route_json_path_name(request, buffer, sizeof buffer);
     int r = http_request_check_query(request, known, &err);
     const char *from = http_request_query(request, "from");
-    if (r == 0 && from == NULL)
+    if (r == 0 && (from == NULL || from[0] == '\0'))
         r = error_set(&err, -EINVAL,
                 "query parameter from is missing: the older volume or snapshot to compare with");
     if (r == 0)

@@ -2,6 +2,7 @@
 #include "vmglue/template_request.h"
 
 #include "vmglue/json_fields.h"
+#include "vmglue/network_policy.h"
 #include "vmglue/route_life.h"
 
 #include <errno.h>
@@ -199,6 +200,12 @@ static int take_rest(const json_t *body, struct template_request *request, struc
         request->network = NULL;
     if (json_is_null(request->setup))
         request->setup = NULL;
+    if (r >= 0 && request->network != NULL) { // the machine's start, which is later, would refuse it too
+        struct network_policy policy = {0};
+        r = network_policy_parse(request->network, &policy, err);
+        if (r >= 0)
+            network_policy_free(&policy);
+    }
     return r < 0 ? r : check_setup(request->setup, err);
 }
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests here share: the rig of tests/e2e/cli, and the API's document as the server gives it."""
+import http.client
 import json
 import os
 import re
 import subprocess
 import sys
+import urllib.parse
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
@@ -75,6 +77,25 @@ class Document:
             faults += self.event_faults(where, content[kind]["schema"]["oneOf"], answer.body)
         return faults
 
+    def refusal_faults(self, method, path, answer, status, code, says=""):
+        """What is wrong with an answer that should be an error of this status and code, in these words."""
+        if answer.status != status or answer.headers.get("Content-Type") != "application/json":
+            return [f"{method} {path} -> {answer.status} {answer.body[:300]!r}, not {status} {code}"]
+        faults = self.answer_faults(method, path, answer) if self.find(method, path) else []
+        error, headers = answer.json["error"], answer.headers
+        retry = str(error.get("retry_after_secs"))
+        for right, words in (
+                (error["code"] == code, f"the code is not {code}"),
+                (re.search(says, error["message"]), f"the message does not say {says!r}"),
+                (answer.json["message"] == error["message"], "the two messages differ"),
+                (error["request_id"] == headers.get("X-Request-Id"), f"the header has another request id: {headers}"),
+                (error["details"]["retryable"] == bool(self.codes[code].get("retryable")), "whether it is retryable differs"),
+                (retry == headers.get("Retry-After", "None"), f"Retry-After is {headers.get('Retry-After')}"),
+                (error["details"]["retryable"] == ("retry_after_secs" in error), "only what is retryable says when")):
+            if not right:
+                faults.append(f"{method} {path} -> {answer.body[:400]!r}: {words}")
+        return faults
+
     def event_faults(self, where, shapes, body):
         known = {shape["properties"]["event"]["const"]: shape["properties"]["data"]["contentSchema"] for shape in shapes}
         faults = []
@@ -94,6 +115,28 @@ def server_routes():
     """{("GET", "/v1/x"): {flags}} as the server's own table has them."""
     text = subprocess.run([rig.BIN + "/rametd", "--routes"], check=True, capture_output=True, text=True).stdout
     return {tuple(line.split()[:2]): set(line.split()[2:]) for line in text.splitlines()}
+
+
+def upgrade_headers(operation):
+    """The headers without which a call of a WebSocket is none."""
+    needed = Document.parameters(operation, "header")
+    values = {"Upgrade": needed.get("Upgrade", {}).get("schema", {}).get("const"), "Sec-WebSocket-Version": "13",
+              "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    return {name: values[name] for name in needed if needed[name].get("required") and name in values}
+
+
+def call_url(url, method, path, body=None, headers=None):
+    """One call by TCP."""
+    parts = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=rig.HANG_SECS)
+    if body is not None and not isinstance(body, (bytes, str)):
+        body = json.dumps(body)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return rig.Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
 
 
 def source(*names):

@@ -121,7 +121,7 @@ class Checker:
 
     def check_items(self, schema, argument, value, where, closed):
         for i, item in enumerate(value if isinstance(value, list) else ()):
-            yield from self.faults(argument, item, f"{where}[{i}]")
+            yield from self.faults(argument, item, f"{where}[{i}]", closed)
 
     def check_minItems(self, schema, argument, value, where, closed):
         if isinstance(value, list) and len(value) < argument:
@@ -134,7 +134,7 @@ class Checker:
     def check_properties(self, schema, argument, value, where, closed):
         for name, part in argument.items():
             if isinstance(value, dict) and name in value:
-                yield from self.faults(part, value[name], f"{where}.{name}")
+                yield from self.faults(part, value[name], f"{where}.{name}", closed)
 
     def check_required(self, schema, argument, value, where, closed):
         for name in argument if isinstance(value, dict) and isinstance(argument, list) else ():
@@ -148,7 +148,7 @@ class Checker:
             if argument is False:
                 yield f"{where}: has {name!r}, which is not allowed"
             elif argument is not True:
-                yield from self.faults(argument, value[name], f"{where}.{name}")
+                yield from self.faults(argument, value[name], f"{where}.{name}", closed)
 
     def check_propertyNames(self, schema, argument, value, where, closed):
         for name in value if isinstance(value, dict) else ():

@@ -36,7 +36,7 @@ class DocumentTest(rig.Case):
         """A parameter that nobody knows is refused, with a list of those that are known: the document's."""
         for method, path, operation in self.document.calls():
             with self.subTest(call=f"{method} {path}"):
-                answer = self.daemon.call(method, contract.example_path(path) + "?no-such-parameter=1", headers=upgrade(operation))
+                answer = self.daemon.call(method, contract.example_path(path) + "?no-such-parameter=1", headers=contract.upgrade_headers(operation))
                 self.assertEqual((answer.status, answer.code), (400, "validation.invalid"), answer.body)
                 known = re.search(r'unknown query parameter "no-such-parameter".*?knows: (.*)$', answer.message)
                 self.assertIsNotNone(known, answer.message)
@@ -109,14 +109,6 @@ def codes_of(operation):
         for part in response.get("content", {}).values():
             for each in part["schema"].get("allOf", []):
                 yield from each.get("properties", {}).get("error", {}).get("properties", {}).get("code", {}).get("enum", [])
-
-
-def upgrade(operation):
-    """The headers without which a call of a WebSocket is none."""
-    needed = contract.Document.parameters(operation, "header")
-    values = {"Upgrade": needed.get("Upgrade", {}).get("schema", {}).get("const"), "Sec-WebSocket-Version": "13",
-              "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
-    return {name: values[name] for name in needed if needed[name].get("required") and name in values}
 
 
 def documented_calls(text):
