@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one sandbox uses: processor, memory, disks, network, and what was called in it. For GET .../metrics.
 //
-// Threads: any that is not a loop. Freezes its root disk for a moment and reads the maps of its disks, so it is nothing to ask many times a second.
+// Threads: any that is not a loop. Freezes its root disk for a moment and reads the maps of its disks, so it
+// is nothing to ask many times a second.
 #pragma once
 
 #include "vmglue/sandbox.h"
