@@ -144,22 +144,22 @@ static struct entry *take_superfluous_locked(struct idempotency *all, const char
 static int put_doc(struct idempotency *all, struct entry *entry, const char *answer, size_t answer_size,
         struct error *err)
 {
-    struct doc doc = {.id = entry->doc, .kind = DOC_OTHER};
+    struct doc doc = {.kind = DOC_OTHER};
     char hex[2 * SHA256_SIZE + 1];
     sha256_hex(&entry->contents, hex);
     JSON_AUTO json_t *body = json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:i}", "ramet_request",
             state_names[entry->state], "caller", entry->caller, "route", entry->route, "contents", hex,
             "count", (int)entry->count, "started_wall_ns", (json_int_t)entry->started_wall_ns, "status",
             entry->status);
-    if (body != NULL && answer != NULL)
-        json_object_set_new(body, "answer", json_stringn(answer, answer_size));
     doc.body = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
     if (doc.body == NULL)
         return error_set(err, -ENOMEM, "no memory for the record of a request");
     doc.body_bytes = strlen(doc.body);
     snprintf(doc.name, sizeof doc.name, PREFIX "%s", entry->tag);
     struct txn *txn = txn_begin(all->store);
-    struct doc_id id = txn_doc_put(txn, &doc, NULL, 0);
+    if (entry->doc.value != 0)
+        txn_doc_delete(txn, entry->doc);
+    struct doc_id id = txn_doc_put(txn, &doc, answer, answer_size);
     free(doc.body);
     int r = txn_commit_wait(txn, 0, err);
     if (r == 0)
@@ -204,14 +204,10 @@ static void load_one(void *context, const struct doc *doc)
 // malloc'ed; NULL: there is none.
 static char *load_answer(struct idempotency *all, struct doc_id id)
 {
-    struct doc doc = {0};
-    char *answer = NULL;
-    if (store_doc_get(all->store, id, &doc) == 0) {
-        JSON_AUTO json_t *body = json_loadb(doc.body, doc.body_bytes, 0, NULL);
-        const char *text = json_string_value(json_object_get(body, "answer"));
-        answer = text == NULL ? NULL : strdup(text);
-    }
-    doc_free(&doc);
+    void *bytes = NULL;
+    size_t size = 0;
+    char *answer = store_doc_blob(all->store, id, &bytes, &size) < 0 ? NULL : strndup(bytes, size);
+    free(bytes);
     return answer;
 }
 
@@ -365,6 +361,7 @@ void idempotency_end(struct idempotency *all, const char *tag, enum idempotency_
     pthread_mutex_lock(&all->lock);
     entry->state = copy.state;
     entry->status = copy.status;
+    entry->doc = copy.doc;
     if (outcome == IDEMPOTENCY_NOTHING)
         take_out_locked(all, entry);
     pthread_cond_broadcast(&all->changed);

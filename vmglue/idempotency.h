@@ -2,12 +2,12 @@
 // Requests that make something and may be sent again (header Idempotency-Key): one thing is made, and every
 // answer is the first one.
 //
-// What is known of a request is a DOC_OTHER doc "request-TAG", put before its handler runs and completed with
-// the answer after it. TAG is a hash of who asks and of the key that the client chose. What the handler makes
-// has the tag in its own record (made_by.h), so a daemon that died between the two can tell at its next start
-// whether the thing is there: then the doc is completed from the thing, otherwise it goes and the request may
-// run again. What lives inside a guest (jobs, contexts) and in records of others has no tag: of these the
-// outcome stays unknown, and the client is told.
+// What is known of a request is a DOC_OTHER doc "request-TAG", put before its handler runs; after it another
+// one is in its place, with the answer as its blob. TAG is a hash of who asks and of the key that the client
+// chose. What the handler makes has the tag in its own record (made_by.h), so a daemon that died between the
+// two can tell at its next start whether the thing is there: then the doc is completed from the thing,
+// otherwise it goes and the request may run again. What lives inside a guest (jobs, contexts) and in records
+// of others has no tag: of these the outcome stays unknown, and the client is told.
 //
 // Only successes are kept: what failed has made nothing. Kept for 24 hours, of one caller at most
 // IDEMPOTENCY_CALLER_MAX, then its oldest make way. Secrets are not kept: a repeated answer is without them.
@@ -23,8 +23,8 @@
 #include <stdbool.h>
 
 enum {
-    IDEMPOTENCY_MAX = 10000,
-    IDEMPOTENCY_CALLER_MAX = 2000,
+    IDEMPOTENCY_MAX = 4000, // they take room among the store's docs
+    IDEMPOTENCY_CALLER_MAX = 1000,
     IDEMPOTENCY_KEPT_SECS = 86400,
     IDEMPOTENCY_KEY_MAX = 255,
     IDEMPOTENCY_ANSWER_MAX = 192 * 1024,

@@ -28,7 +28,7 @@ enum {
     KEYS_SECRET_SIZE = 61, // "e2b_", 56 digits and a zero
     KEYS_NAME_SIZE = 41,
     KEYS_REQUEST_SIZE = 33, // of made_by.h
-    KEYS_MAX = 10000,
+    KEYS_MAX = 1000,
     KEYS_LIFE_MAX_SECS = 100 * 366 * 86400u,
 };
 

@@ -15,7 +15,10 @@
 
 #include <cmocka.h>
 
-enum { SHARDS = 2, FILE_BYTES = 1 << 20, BUDGET_FILES = 24 };
+#ifndef FIXTURE_FILE_BYTES
+#define FIXTURE_FILE_BYTES (1 << 20)
+#endif
+enum { SHARDS = 2, FILE_BYTES = FIXTURE_FILE_BYTES, BUDGET_FILES = 24 };
 
 struct side { // one store
     char directory[64];

@@ -76,12 +76,19 @@ class Daemon:
         if self.kernel_dir:
             command += ["--kernel-dir", self.kernel_dir]
         with open(self.root + "/log", "ab") as log:
+            before = log.tell()
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         limit = time.monotonic() + HANG_SECS
-        while not self.answers():
+        # It answers a little before it says where on TCP.
+        while not self.answers() or not self.is_ready(before):
             if self.process.poll() is not None or time.monotonic() > limit:
                 raise AssertionError("the daemon did not start:\n" + self.log())
             time.sleep(0.01)
+
+    def is_ready(self, position):
+        with open(self.root + "/log", "rb") as file:
+            file.seek(position)
+            return b"rametd: ready: " in file.read()
 
     def answers(self):
         try:
