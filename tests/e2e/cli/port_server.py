@@ -174,6 +174,15 @@ def hold(request, sock):
         pass
 
 
+def status(request, sock):
+    sock.sendall(f"HTTP/1.1 {request.target.split('?')[1]} Text\r\nETag: \"x\"\r\n\r\n".encode())
+
+
+def lengths(request, sock):
+    """An answer without a body that says how long it would be."""
+    sock.sendall(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n")
+
+
 def step(request, sock):
     steps.release()
     answer(sock, 204, [])
@@ -181,7 +190,7 @@ def step(request, sock):
 
 ROUTES = {"show": show, "sink": sink, "big": big, "stream": stream, "close": until_close, "early": early, "die": die,
           "diechunked": die_chunked, "badchunk": bad_chunk, "hostile": hostile, "hints": hints, "site": site,
-          "ws": socket_echo, "hold": hold, "step": step}
+          "ws": socket_echo, "hold": hold, "step": step, "status": status, "lengths": lengths}
 
 
 def serve(sock):

@@ -127,6 +127,12 @@ class Urls(rig.Case):
             self.assertIs(connection.sock, sock)
         connection.close()
         self.assertEqual(self.ask(self.url, "close").body, b"all of it")
+        for path, status in (("status?204", 204), ("status?304", 304), ("lengths", 304), ("status?599", 599), ("status?205", 205)):
+            sock = self.raw(f"GET {self.url['path']}{path} HTTP/1.1\r\nHost: x\r\n\r\n"
+                            f"GET {self.url['path']}show HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            first, second = self.all_of(sock).split(b"HTTP/1.1 200 OK")    # what follows is an answer of its own
+            self.assertTrue(first.startswith(b"HTTP/1.1 %d " % status), first)
+            self.assertIn(b"x-forwarded-prefix", second.lower())
         self.assertEqual(self.ask(self.url, "hints").body, b"after hints")
 
     def sites_below_a_path(self):
