@@ -4,7 +4,9 @@
 #include "vmglue/sandbox.h"
 #include "vmglue/socket_pump.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +83,7 @@ static void open_port(struct http_request *request)
 
 // ---- who listens ----
 
-enum { NET_TABLE_MAX = 1 << 20, PORTS_MAX = 65536, TCP_LISTEN = 10 };
+enum { NET_TABLE_MAX = 1 << 20, PORTS_MAX = 65536, ADDRESSES_MAX = 32, TCP_LISTEN = 10 };
 
 struct net_table {
     char *text;
@@ -99,18 +101,46 @@ static int take_table(void *context, const void *bytes, size_t size)
     return 0;
 }
 
-// A line of /proc/net/tcp: "  0: 0100007F:1F90 00000000:0000 0A ...", address and port in hexadecimal.
-static void take_line(const char *line, unsigned char ports[PORTS_MAX / 8])
+// "0100007F" and the like: words of 32 bits in the guest's byte order, which is the host's.
+static json_t *address_text(const char *hex)
 {
-    char address[40];
-    unsigned number, port, state;
-    if (sscanf(line, " %u: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x", &number, address, &port, &state) == 4 &&
-            state == TCP_LISTEN && port < PORTS_MAX)
-        ports[port / 8] |= (unsigned char)(1u << port % 8);
+    uint32_t words[4];
+    char text[INET6_ADDRSTRLEN];
+    size_t count = strlen(hex) / 8;
+    for (size_t i = 0; i < count && i < 4; i++)
+        if (sscanf(hex + 8 * i, "%8" SCNx32, &words[i]) != 1)
+            return NULL;
+    if ((count != 1 && count != 4) || strlen(hex) % 8 != 0)
+        return NULL;
+    return inet_ntop(count == 1 ? AF_INET : AF_INET6, words, text, sizeof text) == NULL ? NULL
+                                                                                        : json_string(text);
 }
 
-static int read_table(
-        struct agent *agent, const char *path, unsigned char ports[PORTS_MAX / 8], struct error *err)
+// A line of /proc/net/tcp: "  0: 0100007F:1F90 00000000:0000 0A ...", address and port in hexadecimal. ports:
+// the addresses of each, NULL = nobody listens.
+static void take_line(const char *line, json_t **ports)
+{
+    char hex[40];
+    unsigned number, port, state;
+    if (sscanf(line, " %u: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x", &number, hex, &port, &state) != 4 ||
+            state != TCP_LISTEN || port >= PORTS_MAX)
+        return;
+    json_t *address = address_text(hex);
+    if (address == NULL)
+        return;
+    if (ports[port] == NULL)
+        ports[port] = json_array();
+    size_t i;
+    const json_t *known;
+    bool again = json_array_size(ports[port]) >= ADDRESSES_MAX; // SO_REUSEPORT makes many of one
+    json_array_foreach(ports[port], i, known) again = again || json_equal(known, address);
+    if (again)
+        json_decref(address);
+    else
+        json_array_append_new(ports[port], address);
+}
+
+static int read_table(struct agent *agent, const char *path, json_t **ports, struct error *err)
 {
     struct net_table table = {.text = malloc(NET_TABLE_MAX + 1)};
     if (table.text == NULL)
@@ -126,10 +156,20 @@ static int read_table(
     return r;
 }
 
+// {"ports":[...]}, by number; takes the addresses over.
+static json_t *ports_json(json_t **ports)
+{
+    json_t *list = json_array();
+    for (int port = 0; port < PORTS_MAX; port++)
+        if (ports[port] != NULL)
+            json_array_append_new(list,
+                    json_pack("{s:i, s:b, s:o}", "port", port, "listening", 1, "addresses", ports[port]));
+    return json_pack("{s:o}", "ports", list);
+}
+
 static void list_ports(struct http_request *request)
 {
     static const char *const no_query[] = {NULL};
-    unsigned char ports[PORTS_MAX / 8] = {0};
     struct sandbox_agent use;
     struct error err;
     int r = http_request_check_query(request, no_query, &err);
@@ -140,21 +180,22 @@ static void list_ports(struct http_request *request)
         http_reply_failure(request, "sandbox", &err);
         return;
     }
+    json_t **ports = calloc(PORTS_MAX, sizeof *ports);
+    if (ports == NULL)
+        abort();
     r = read_table(use.agent, "/proc/net/tcp", ports, &err);
     if (r >= 0 && (r = read_table(use.agent, "/proc/net/tcp6", ports, &err)) == -ENOENT)
         r = 0; // a guest without IPv6
+    json_t *json = ports_json(ports);
+    free(ports);
     if (r < 0) {
         sandbox_agent_failed(&use, &err);
         http_reply_failure(request, "port", &err);
-        sandbox_agent_done(&use);
-        return;
+        json_decref(json);
+    } else {
+        http_reply_json(request, 200, json);
     }
-    json_t *list = json_array();
-    for (int port = 1; port < PORTS_MAX; port++)
-        if ((ports[port / 8] & 1u << port % 8) != 0)
-            json_array_append_new(list, json_pack("{s:i, s:b}", "port", port, "listening", 1));
     sandbox_agent_done(&use);
-    http_reply_json(request, 200, json_pack("{s:o}", "ports", list));
 }
 
 const struct http_route routes_ports[] = {

@@ -102,6 +102,9 @@ class Urls(rig.Case):
         answer = self.daemon.call("DELETE", "/v1/sandboxes/box/urls/url_0")
         self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
 
+        ports = {port["port"]: port for port in self.daemon.call("GET", "/v1/sandboxes/box/ports").json["ports"]}
+        self.assertEqual(ports[8000], {"port": 8000, "listening": True, "addresses": ["127.0.0.1"]})
+
     def requests_get_through(self):
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "FROB"):
             body = b"" if method == "GET" else b"some body \x00\xff"
