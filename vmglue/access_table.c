@@ -123,5 +123,7 @@ const struct access_row *access_find(const char *method, const char *pattern)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].pattern, pattern) == 0 && strcmp(rows[i].method, method) == 0)
             return &rows[i];
-    return NULL;
+    // What other services' clients ask inside a machine, under names of their own.
+    static const struct access_row inside = {"*", BOX "/envd/", ACCESS_SANDBOX, NO};
+    return strncmp(pattern, inside.pattern, strlen(inside.pattern)) == 0 ? &inside : NULL;
 }

@@ -12,7 +12,7 @@
 enum { PATH_CAPACITY = sizeof((struct alias_call *)NULL)->native };
 
 static const char prefix[] = "/pandastack/v1/";
-static const struct alias_row *const tables[] = {alias_pandastack, NULL};
+static const struct alias_row *const tables[] = {alias_pandastack, alias_e2b, NULL};
 
 static bool begins(const char *text, const char *with)
 {
@@ -83,13 +83,15 @@ static bool rename_queries(struct http_request *request, struct alias_call *call
 {
     const struct alias_row *row = call->row;
     bool found = false;
+    unsigned asked = 0;
     for (const struct alias_query *query = row->queries; query != NULL && query->theirs != NULL; query++) {
         const char *value = http_request_query(request, query->theirs);
+        unsigned place = query->native == NULL ? asked++ : 0;
         if (value == NULL)
             continue;
         found = true;
-        if (query->native == NULL)
-            snprintf(call->asked, sizeof call->asked, "%s", value);
+        if (query->native == NULL && place < ALIAS_ASKED_MAX)
+            snprintf(call->asked[place], sizeof call->asked[place], "%s", value);
         http_request_rename_query(request, query->theirs, query->native);
     }
     return found;
@@ -107,6 +109,27 @@ static void take_row(struct http_request *request, struct alias_call *call,
     }
     if (rename_queries(request, call))
         call->theirs = true;
+}
+
+// The machine that a call is for is named by a header.
+static bool take_sandbox(struct http_request *request, struct http_param params[HTTP_PARAMS_MAX])
+{
+    static const char name[] = "sandbox";
+    const char *id = http_request_header(request, "E2b-Sandbox-Id");
+    unsigned i = 0;
+    while (i < HTTP_PARAMS_MAX - 1 && params[i].name != NULL)
+        i++;
+    if (id == NULL || id[0] == '\0' || strlen(id) >= sizeof params[i].value ||
+            strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != strlen(id)) {
+        http_reply_error(request, 400, "validation.invalid",
+                "%s is for a machine that the header E2b-Sandbox-Id names, and it names none; E2B's clients "
+                "send it when E2B_SANDBOX_URL is set",
+                http_request_path(request));
+        return false;
+    }
+    params[i] = (struct http_param){.name = name, .name_size = sizeof name - 1};
+    snprintf(params[i].value, sizeof params[i].value, "%s", id);
+    return true;
 }
 
 static bool begin(struct http_request *request)
@@ -136,9 +159,20 @@ static bool begin(struct http_request *request)
         snprintf(call->native, sizeof call->native, "%s", path);
         http_request_set_target(request, method, call->native);
     }
+    if (call->row != NULL && (call->row->flags & ALIAS_INSIDE) != 0 && !take_sandbox(request, params))
+        return false;
     if (call->row != NULL)
         take_row(request, call, params);
     return true;
+}
+
+const char *alias_token(struct http_request *request)
+{
+    const struct alias_call *call = call_of(request);
+    if (call == NULL || call->row == NULL || (call->row->flags & ALIAS_INSIDE) == 0)
+        return NULL;
+    const char *token = http_request_header(request, "X-Access-Token");
+    return token != NULL ? token : http_request_header(request, "E2B-Traffic-Access-Token");
 }
 
 // PandaStack's sandboxes wake when they are called.
@@ -165,7 +199,7 @@ static bool enter(struct http_request *request)
     struct alias_call *call = call_of(request);
     struct error err;
     if (call == NULL || wake(request, call, &err) == 0)
-        return true;
+        return call == NULL || call->row == NULL || call->row->enter == NULL || call->row->enter(request);
     http_reply_failure(request, "sandbox", &err);
     return false;
 }
@@ -223,7 +257,9 @@ static json_t *translate_answer(struct http_request *request, int *status, json_
     if (*status < 400 && call->row != NULL && call->row->answer != NULL)
         body = call->row->answer(call, request, status, body);
     if (*status >= 400 && call->theirs && body != NULL)
-        body = alias_pandastack_error(request, body);
+        body = call->row != NULL && call->row->family == ALIAS_E2B
+                       ? alias_e2b_error(call, request, status, body)
+                       : alias_pandastack_error(request, body);
     return body;
 }
 

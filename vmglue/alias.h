@@ -16,7 +16,8 @@
 
 extern const struct http_words alias_words;
 
-enum alias_family { ALIAS_PANDASTACK, ALIAS_FAMILIES };
+enum alias_family { ALIAS_PANDASTACK, ALIAS_E2B };
+enum { ALIAS_ASKED_MAX = 4 };
 
 struct alias_row;
 struct alias_call {              // of one request
@@ -24,8 +25,10 @@ struct alias_call {              // of one request
     bool theirs;                 // it is in the family's words
     bool likely;                 // it may be: fields are added
     bool woken;
-    char native[512]; // what its path became
-    char asked[64];   // the value of a query parameter that is looked at in the answer
+    char native[512];    // what its path became
+    double timeout_secs; // E2B: given beside what becomes another call; below 0 = not
+    bool cold, was_running;
+    char asked[ALIAS_ASKED_MAX][512]; // values of the row's dropped query parameters, in its order
 };
 
 // A field of a body. convert makes the native value; without one it is moved as it is. Its result NULL with
@@ -41,7 +44,11 @@ struct alias_query {
 };
 
 enum {
-    ALIAS_WAKES = 1,  // a sandbox that is stopped is started for it
+    ALIAS_WAKES = 1, // a sandbox that is stopped is started for it
+    // It is for a machine that the header E2b-Sandbox-Id names ({sandbox} in `to`); a token of that sandbox
+    // will do in place of a key.
+    ALIAS_INSIDE = 4,
+    ALIAS_RPC = 8,    // errors are Connect's
     ALIAS_ABSENT = 2, // the pattern is a beginning; Ramet has no such thing, `words` says so (404)
 };
 
@@ -59,12 +66,19 @@ struct alias_row {
     json_t *(*event)(
             const struct alias_call *call, struct http_request *request, const char **event, json_t *data);
     const char *words;
+    // Behind the gate, before the handler; false: it has replied. May be NULL.
+    bool (*enter)(struct http_request *request);
 };
 
-extern const struct alias_row alias_pandastack[];
+extern const struct alias_row alias_pandastack[], alias_e2b[];
 
-// The family's error in place of the native one.
+// The token that came in place of a key, with a call into a machine; NULL = none. For the gate.
+const char *alias_token(struct http_request *request);
+
+// The family's error in place of the native one; steals body.
 json_t *alias_pandastack_error(struct http_request *request, json_t *body);
+json_t *alias_e2b_error(
+        const struct alias_call *call, struct http_request *request, int *status, json_t *body);
 // Native words for a time-out: {"error":{...},"message":...}. New.
 json_t *alias_error(struct http_request *request, const char *code, const char *message);
 // Of the names that stand for `name`, the first that exists in the store; `name` itself when it does, or

@@ -64,7 +64,7 @@ json_t *alias_pandastack_snapshots(
     {
         const char *id = json_fields_get_text(item, "sandbox_id");
         bool machine = strcmp(json_fields_get_text(item, "kind"), "machine") == 0;
-        if (machine && (call->asked[0] == '\0' || strcmp(call->asked, id) == 0))
+        if (machine && (call->asked[0][0] == '\0' || strcmp(call->asked[0], id) == 0))
             json_array_insert(kept, 0, item);
     }
     set(body, "snapshots", kept);

@@ -2,6 +2,7 @@
 #include "vmglue/gate_internal.h"
 
 #include "vmglue/access.h"
+#include "vmglue/alias.h"
 #include "vmglue/service.h"
 
 #include <errno.h>
@@ -195,7 +196,8 @@ static bool authenticate(struct gate *gate, struct http_request *request)
 {
     struct credentials found = {0}; // the secret may lie in it
     const char *code, *sentence, *secret = find_secret(request, &found, &code, &sentence);
-    if (secret == NULL) {
+    const char *token = secret == NULL ? alias_token(request) : NULL;
+    if (secret == NULL && token == NULL) {
         reply_unknown(gate, request, code, sentence);
         return false;
     }
@@ -204,7 +206,9 @@ static bool authenticate(struct gate *gate, struct http_request *request)
         return false;
     caller->keys.end = end_request;
     caller->keys.context = request;
-    int r = keys_admit(gate->keys, secret, &caller->keys);
+    int r = secret != NULL
+                    ? keys_admit(gate->keys, secret, &caller->keys)
+                    : keys_admit_token(gate->keys, token, http_request_param(request, "name"), &caller->keys);
     if (r == 0) {
         http_request_set_caller(request, caller, gate_caller_release);
         return true;

@@ -61,8 +61,13 @@ static json_t *in_words(struct http_request *request, int *status, json_t *body)
 void http_reply_json(struct http_request *request, int status, json_t *body)
 {
     http_request_mask(request, body);
-    if (body != NULL)
+    bool given = body != NULL;
+    if (given)
         body = in_words(request, &status, body);
+    if (given && body == NULL && status == 204) { // they have none
+        http_reply_whole(request, status, "", NULL, 0);
+        return;
+    }
     char *text = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
     json_decref(body);
     if (text == NULL) {

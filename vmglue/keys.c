@@ -381,6 +381,20 @@ void keys_list(struct keys *keys, void (*each)(void *context, const struct keys_
 
 // ---- who asks ----
 
+static void admit_locked(struct keys *keys, struct key *key, uint64_t now, struct keys_caller *caller)
+{
+    key->info.last_used_wall_ns = now;
+    key->used = true;
+    caller->key = key->info;
+    caller->keys = keys;
+    caller->ended = false;
+    caller->previous = NULL;
+    caller->next = key->callers;
+    if (caller->next != NULL)
+        caller->next->previous = caller;
+    key->callers = caller;
+}
+
 int keys_admit(struct keys *keys, const char *secret, struct keys_caller *caller)
 {
     if (strncmp(secret, "e2b_", 4) != 0 || strlen(secret) != KEYS_SECRET_SIZE - 1)
@@ -392,18 +406,62 @@ int keys_admit(struct keys *keys, const char *secret, struct keys_caller *caller
     uint64_t now = keys_now_ns();
     if (key != NULL && sha256_equal(&sum, &key->sum))
         r = is_expired(key, now) ? -ETIME : 0;
-    if (r == 0) {
-        key->info.last_used_wall_ns = now;
-        key->used = true;
-        caller->key = key->info;
-        caller->keys = keys;
-        caller->ended = false;
-        caller->previous = NULL;
-        caller->next = key->callers;
-        if (caller->next != NULL)
-            caller->next->previous = caller;
-        key->callers = caller;
-    }
+    if (r == 0)
+        admit_locked(keys, key, now, caller);
+    pthread_mutex_unlock(&keys->lock);
+    return r;
+}
+
+// ---- tokens ----
+
+// Twice, so that nobody who has one sum can make another from it.
+static struct sha256 token_sum(const struct key *key, const char *scope)
+{
+    char hex[2 * SHA256_SIZE + 1], inner[2 * SHA256_SIZE + 1];
+    sha256_hex(&key->sum, hex);
+    const char *first[] = {"ramet token", hex, scope};
+    struct sha256 sum = sha256_of_texts(first, sizeof first / sizeof first[0]);
+    sha256_hex(&sum, inner);
+    const char *second[] = {"ramet token", hex, inner};
+    sum = sha256_of_texts(second, sizeof second / sizeof second[0]);
+    explicit_bzero(hex, sizeof hex);
+    explicit_bzero(inner, sizeof inner);
+    return sum;
+}
+
+int keys_token(struct keys *keys, const char *key_id, const char *scope, char ret_token[KEYS_TOKEN_SIZE])
+{
+    char hex[2 * SHA256_SIZE + 1];
+    pthread_mutex_lock(&keys->lock);
+    const struct key *key = find(keys, key_id);
+    struct sha256 sum = {0};
+    if (key != NULL)
+        sum = token_sum(key, scope);
+    pthread_mutex_unlock(&keys->lock);
+    if (key == NULL)
+        return -ENOENT;
+    sha256_hex(&sum, hex);
+    snprintf(ret_token, KEYS_TOKEN_SIZE, "rmt_%.*s_%s", KEYS_LOOKUP_DIGITS, key_id + 4, hex);
+    return 0;
+}
+
+int keys_admit_token(struct keys *keys, const char *token, const char *scope, struct keys_caller *caller)
+{
+    struct sha256 given;
+    if (strncmp(token, "rmt_", 4) != 0 || strlen(token) != KEYS_TOKEN_SIZE - 1 ||
+            token[4 + KEYS_LOOKUP_DIGITS] != '_' || !sha256_parse(token + 5 + KEYS_LOOKUP_DIGITS, &given))
+        return -ENOENT;
+    int r = -ENOENT;
+    pthread_mutex_lock(&keys->lock);
+    struct key *key = find_lookup(keys, token + 4);
+    uint64_t now = keys_now_ns();
+    struct sha256 sum = {0};
+    if (key != NULL)
+        sum = token_sum(key, scope);
+    if (key != NULL && sha256_equal(&sum, &given))
+        r = is_expired(key, now) ? -ETIME : 0;
+    if (r == 0)
+        admit_locked(keys, key, now, caller);
     pthread_mutex_unlock(&keys->lock);
     return r;
 }

@@ -78,5 +78,11 @@ void keys_list(struct keys *keys, void (*each)(void *context, const struct keys_
 // Fills caller->key and counts the caller in; `end` and `context` are set already. -ENOENT: no such key
 // (never made, revoked, or not the secret), -ETIME: it has expired. Then caller is as before.
 int keys_admit(struct keys *keys, const char *secret, struct keys_caller *caller);
+// A token that stands for a key in calls about one thing (`scope`, such as a sandbox's id): it needs no place
+// in the store, cannot be turned into the key, and ends with it. -ENOENT: no such key.
+enum { KEYS_TOKEN_SIZE = 86 }; // "rmt_", 16 digits of the key's id, "_", 64 digits and a zero
+int keys_token(struct keys *keys, const char *key_id, const char *scope, char ret_token[KEYS_TOKEN_SIZE]);
+// As keys_admit, for such a token.
+int keys_admit_token(struct keys *keys, const char *token, const char *scope, struct keys_caller *caller);
 // After it, `end` is not called and does not run. One that was not admitted (keys NULL) is let be.
 void keys_leave(struct keys_caller *caller);

@@ -35,7 +35,7 @@ char *route_exec_base64(const void *bytes, size_t size)
 }
 
 // Strict: a character that is no base64 is an error, and so is a wrong length. Returns NULL then.
-static void *from_base64(const char *text, size_t *ret_size)
+void *route_exec_from_base64(const char *text, size_t *ret_size)
 {
     size_t length = strlen(text), size = 0;
     unsigned char *bytes = malloc(length / 4 * 3 + 3);
@@ -98,7 +98,7 @@ static int take_base64_stdin(struct route_exec *call, const json_t *body, struct
     int r = json_fields_string(body, "stdin_base64", &text, err);
     if (r <= 0)
         return r;
-    call->stdin_bytes = from_base64(text, &call->exec.stdin_size);
+    call->stdin_bytes = route_exec_from_base64(text, &call->exec.stdin_size);
     if (call->stdin_bytes == NULL)
         return error_set(err, -EINVAL, "field \"stdin_base64\" is not valid base64");
     call->exec.stdin_bytes = call->stdin_bytes;

@@ -29,6 +29,7 @@ int route_exec_take(struct route_exec *call, const json_t *body, bool need_comma
 void route_exec_end(struct route_exec *call);
 
 char *route_exec_base64(const void *bytes, size_t size);                 // malloc'ed
+void *route_exec_from_base64(const char *text, size_t *ret_size);        // malloc'ed; NULL: it is none
 json_t *route_exec_text(const char *bytes, size_t size, bool as_base64); // {"text", "base64"?}
 // Joins the rest and the bytes; returns how many of *ret_text (malloc'ed, NULL = no memory) are whole
 // characters.

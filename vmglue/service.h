@@ -48,8 +48,12 @@ extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], rout
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
         routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[], routes_keys[],
         routes_openapi[];
+// What E2B's clients ask inside a machine (alias_e2b.c leads to them).
+extern const struct http_route routes_e2b_process[], routes_e2b_files[], routes_e2b_code[];
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
+// And those that only other clients' words lead to.
+extern const struct http_route *const routes_served[];
 
 static inline struct service *service_of(struct http_request *request)
 {

@@ -281,7 +281,7 @@ static int start_front(struct daemon *daemon, struct error *err)
     if (r == 0)
         r = run_dir_listen(daemon->run_dir, "api.sock", &daemon->api_fd, err);
     struct http_server_config config = {.listen_fd = daemon->api_fd,
-            .tables = routes_all,
+            .tables = routes_served,
             .context = &daemon->service,
             .words = &alias_words,
             .local = true,

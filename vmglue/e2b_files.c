@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files as E2B's clients know them: uploads as forms, and the calls of filesystem.Filesystem.
+#include "vmglue/agent_protocol.h"
+#include "vmglue/e2b_connect.h"
+#include "vmglue/e2b_multipart.h"
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { PATH_CAPACITY = 4096, DEPTH_MAX = 64, ENTRIES_MAX = 100000, FIRST_USER = 1000 };
+
+static bool take_agent(struct http_request *request, struct sandbox_agent *use)
+{
+    struct error err;
+    int r = sandbox_agent_use(service_of(request)->sandboxes, http_request_param(request, "name"), use, &err);
+    if (r < 0)
+        http_reply_failure(request, "sandbox", &err);
+    return r == 0;
+}
+
+static void reply_failure(struct http_request *request, struct sandbox_agent *use, struct error *err)
+{
+    sandbox_agent_failed(use, err);
+    http_reply_failure(request, "file", err);
+}
+
+static void health(struct http_request *request)
+{
+    struct sandbox_agent use;
+    if (!take_agent(request, &use))
+        return;
+    sandbox_agent_done(&use);
+    http_reply_empty(request, 204);
+}
+
+// ---- uploads ----
+
+static ssize_t part_source(void *context, void *buffer, size_t capacity)
+{
+    return e2b_multipart_read(context, buffer, capacity);
+}
+
+static ssize_t body_source(void *context, void *buffer, size_t capacity)
+{
+    return http_request_read(context, buffer, capacity);
+}
+
+// Paths in answers are whole.
+static void whole_path(const char *path, char ret_path[PATH_CAPACITY])
+{
+    size_t size =
+            (size_t)snprintf(ret_path, PATH_CAPACITY, "%s%s", path[0] == '/' ? "" : "/home/user/", path);
+    while (size > 1 && size < PATH_CAPACITY && ret_path[size - 1] == '/')
+        ret_path[--size] = '\0';
+}
+
+static void add_written(json_t *written, const char *path)
+{
+    char whole[PATH_CAPACITY];
+    whole_path(path, whole);
+    json_array_append_new(
+            written, json_pack("{s:o, s:o, s:s}", "path", json_fields_text(whole, strlen(whole)), "name",
+                             json_string(strrchr(whole, '/') + 1), "type", "file"));
+}
+
+static int take_form(
+        struct http_request *request, struct sandbox_agent *use, json_t *written, struct error *err)
+{
+    struct e2b_multipart *form = malloc(sizeof *form);
+    const char *given = http_request_query(request, "path");
+    if (form == NULL)
+        return error_set(err, -ENOMEM, "no memory for an upload");
+    int r = e2b_multipart_begin(form, request, err);
+    while (r >= 0 && (r = e2b_multipart_next(form, err)) > 0) {
+        if (strcmp(form->name, "file") != 0)
+            continue;
+        const char *path = given != NULL && given[0] != '\0' ? given : form->file_name;
+        if (path[0] == '\0')
+            r = error_set(err, -EINVAL, "a file of the form has no name, and the query has no path");
+        else
+            r = agent_file_write(use->agent, path, 0644, part_source, form, err);
+        if (r >= 0)
+            add_written(written, path);
+    }
+    free(form);
+    return r;
+}
+
+static int take_raw(
+        struct http_request *request, struct sandbox_agent *use, json_t *written, struct error *err)
+{
+    const char *path = http_request_query(request, "path");
+    if (path == NULL || path[0] == '\0')
+        return error_set(err, -EINVAL, "query parameter path is missing");
+    int r = agent_file_write(use->agent, path, 0644, body_source, request, err);
+    if (r >= 0)
+        add_written(written, path);
+    return r;
+}
+
+static void upload(struct http_request *request)
+{
+    const char *type = http_request_header(request, "Content-Type");
+    const char *encoding = http_request_header(request, "Content-Encoding");
+    struct sandbox_agent use;
+    struct error err;
+    int r;
+    if (encoding != NULL && strcmp(encoding, "identity") != 0) {
+        http_reply_error(
+                request, 400, "validation.invalid", "uploads are not taken compressed (%.20s)", encoding);
+        return;
+    }
+    if (!take_agent(request, &use))
+        return;
+    json_t *written = json_array();
+    if (type != NULL && strncmp(type, "application/octet-stream", 24) == 0)
+        r = take_raw(request, &use, written, &err);
+    else
+        r = take_form(request, &use, written, &err);
+    if (r < 0) {
+        json_decref(written);
+        reply_failure(request, &use, &err);
+    } else {
+        http_reply_json(request, 200, written);
+    }
+    sandbox_agent_done(&use);
+}
+
+// ---- entries ----
+
+static json_t *owner_of(uint32_t id)
+{
+    if (id == 0)
+        return json_string("root");
+    return id == FIRST_USER ? json_string("user") : json_sprintf("%u", id);
+}
+
+static json_t *permissions_of(uint32_t mode)
+{
+    char text[] = "-rwxrwxrwx";
+    text[0] = S_ISDIR(mode) ? 'd' : S_ISLNK(mode) ? 'l' : '-';
+    for (int i = 0; i < 9; i++)
+        if ((mode & 1u << (8 - i)) == 0)
+            text[i + 1] = '-';
+    return json_string(text);
+}
+
+static json_t *entry_of(const char *path, const struct agent_stat *stat)
+{
+    const char *slash = strrchr(path, '/');
+    const char *type = S_ISREG(stat->mode)   ? "FILE_TYPE_FILE"
+                       : S_ISDIR(stat->mode) ? "FILE_TYPE_DIRECTORY"
+                       : S_ISLNK(stat->mode) ? "FILE_TYPE_SYMLINK"
+                                             : "FILE_TYPE_UNSPECIFIED";
+    const char *name = slash == NULL || slash[1] == '\0' ? path : slash + 1;
+    return json_pack("{s:o, s:s, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "name",
+            json_fields_text(name, strlen(name)), "type", type, "path", json_fields_text(path, strlen(path)),
+            "size", json_sprintf("%llu", (unsigned long long)stat->size_bytes), "mode",
+            (int)(stat->mode & 07777), "permissions", permissions_of(stat->mode), "owner",
+            owner_of(stat->uid), "group", owner_of(stat->gid), "modifiedTime",
+            json_fields_time(stat->mtime_ns));
+}
+
+static int reply_entry(
+        struct http_request *request, struct sandbox_agent *use, const char *path, struct error *err)
+{
+    struct agent_stat stat;
+    char whole[PATH_CAPACITY];
+    int r = agent_file_stat(use->agent, path, &stat, err);
+    if (r < 0)
+        return r;
+    whole_path(path, whole);
+    http_reply_json(request, 200, json_pack("{s:o}", "entry", entry_of(whole, &stat)));
+    return 0;
+}
+
+typedef int file_act(struct http_request *request, struct sandbox_agent *use, const char *path,
+        const json_t *body, struct error *err);
+
+static void act_on(struct http_request *request, const char *field, file_act *act)
+{
+    struct sandbox_agent use;
+    struct error err;
+    json_t *body;
+    int r = http_request_json(request, &body, &err);
+    const char *path = r < 0 ? "" : json_fields_get_text(body, field);
+    if (r == 0 && path[0] == '\0')
+        r = error_set(&err, -EINVAL, "field \"%s\" is missing", field);
+    if (r < 0) {
+        http_reply_failure(request, "file", &err);
+        return;
+    }
+    if (!take_agent(request, &use))
+        return;
+    r = act(request, &use, path, body, &err);
+    if (r < 0)
+        reply_failure(request, &use, &err);
+    sandbox_agent_done(&use);
+}
+
+static int stat_act(struct http_request *request, struct sandbox_agent *use, const char *path,
+        const json_t *body, struct error *err)
+{
+    return reply_entry(request, use, path, err);
+}
+
+static int make_act(struct http_request *request, struct sandbox_agent *use, const char *path,
+        const json_t *body, struct error *err)
+{
+    struct agent_stat stat;
+    struct error unused;
+    if (agent_file_stat(use->agent, path, &stat, &unused) == 0)
+        return error_set(err, -EEXIST, "%.200s exists already", path);
+    int r = agent_file_mkdir(use->agent, path, err);
+    return r < 0 ? r : reply_entry(request, use, path, err);
+}
+
+static int move_act(struct http_request *request, struct sandbox_agent *use, const char *path,
+        const json_t *body, struct error *err)
+{
+    const char *to = json_fields_get_text(body, "destination");
+    if (to[0] == '\0')
+        return error_set(err, -EINVAL, "field \"destination\" is missing");
+    int r = agent_file_move(use->agent, path, to, true, err);
+    return r < 0 ? r : reply_entry(request, use, to, err);
+}
+
+static int remove_act(struct http_request *request, struct sandbox_agent *use, const char *path,
+        const json_t *body, struct error *err)
+{
+    int r = agent_file_remove(use->agent, path, true, err);
+    if (r >= 0)
+        http_reply_json(request, 200, json_object());
+    return r;
+}
+
+// ---- lists ----
+
+struct listing {
+    json_t *entries;
+    char folder[PATH_CAPACITY];
+};
+
+static void add_entry(void *context, const char *name, const struct agent_stat *stat)
+{
+    struct listing *listing = context;
+    char path[PATH_CAPACITY + 256];
+    snprintf(path, sizeof path, "%s/%s", strcmp(listing->folder, "/") == 0 ? "" : listing->folder, name);
+    if (json_array_size(listing->entries) < ENTRIES_MAX)
+        json_array_append_new(listing->entries, entry_of(path, stat));
+}
+
+// The entries of a folder, and behind them those of its folders, level after level.
+static int list_act(struct http_request *request, struct sandbox_agent *use, const char *path,
+        const json_t *body, struct error *err)
+{
+    json_int_t depth = json_integer_value(json_object_get(body, "depth"));
+    struct listing *listing = calloc(1, sizeof *listing);
+    if (listing == NULL)
+        return error_set(err, -ENOMEM, "no memory for a list of files");
+    listing->entries = json_array();
+    whole_path(path, listing->folder);
+    if (depth < 1)
+        depth = 1;
+    int r = agent_file_list(use->agent, path, add_entry, listing, err);
+    size_t level_start = 0;
+    for (json_int_t level = 1; r >= 0 && level < depth && level < DEPTH_MAX; level++) {
+        size_t level_end = json_array_size(listing->entries);
+        for (size_t i = level_start; r >= 0 && i < level_end; i++) {
+            const json_t *entry = json_array_get(listing->entries, i);
+            if (strcmp(json_fields_get_text(entry, "type"), "FILE_TYPE_DIRECTORY") != 0)
+                continue;
+            snprintf(listing->folder, sizeof listing->folder, "%s", json_fields_get_text(entry, "path"));
+            r = agent_file_list(use->agent, listing->folder, add_entry, listing, err);
+        }
+        level_start = level_end;
+    }
+    if (r < 0)
+        json_decref(listing->entries);
+    else
+        http_reply_json(request, 200, json_pack("{s:o}", "entries", listing->entries));
+    free(listing);
+    return r;
+}
+
+// ---- watching ----
+
+struct watcher {
+    struct e2b_stream stream;
+    char folder[PATH_CAPACITY];
+};
+
+static json_t *keepalive(void)
+{
+    return json_pack("{s:{}}", "keepalive");
+}
+
+static int send_named(struct watcher *watcher, const char *path, const char *type)
+{
+    size_t size = strlen(watcher->folder);
+    if (strncmp(path, watcher->folder, size) == 0 && path[size] == '/')
+        path += size + 1;
+    return e2b_connect_send(&watcher->stream, json_pack("{s:{s:o, s:s}}", "filesystem", "name",
+                                                      json_fields_text(path, strlen(path)), "type", type));
+}
+
+// What is moved has two events: its old name, then its new one.
+static int send_change(void *context, int kind, const char *path, const char *other)
+{
+    struct watcher *watcher = context;
+    int r;
+    switch (kind) {
+    case AGENT_WATCH_READY:
+        return e2b_connect_send(&watcher->stream, json_pack("{s:{}}", "start"));
+    case AGENT_WATCH_CREATED:
+        return send_named(watcher, path, "EVENT_TYPE_CREATE");
+    case AGENT_WATCH_CHANGED:
+        return send_named(watcher, path, "EVENT_TYPE_WRITE");
+    case AGENT_WATCH_ATTRIBUTES:
+        return send_named(watcher, path, "EVENT_TYPE_CHMOD");
+    case AGENT_WATCH_REMOVED:
+        return send_named(watcher, path, "EVENT_TYPE_REMOVE");
+    case AGENT_WATCH_MOVED:
+        r = send_named(watcher, path, "EVENT_TYPE_RENAME");
+        return r < 0 ? r : send_named(watcher, other, "EVENT_TYPE_CREATE");
+    default:
+        return 0;
+    }
+}
+
+static bool is_over(void *context)
+{
+    struct watcher *watcher = context;
+    return watcher->stream.begun && e2b_connect_keep(&watcher->stream, keepalive) < 0;
+}
+
+static void watch(struct http_request *request)
+{
+    struct watcher watcher = {.stream = {.request = request}};
+    struct sandbox_agent use = {0};
+    struct error err;
+    json_t *body = NULL;
+    int r = e2b_connect_ask(request, &body, &err);
+    const char *path = json_fields_get_text(body, "path");
+    if (r == 0 && path[0] == '\0')
+        r = error_set(&err, -EINVAL, "field \"path\" is missing");
+    if (r == 0)
+        r = sandbox_agent_use(
+                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+    if (r == 0) {
+        whole_path(path, watcher.folder);
+        struct agent_watch call = {.path = path,
+                .recursive = json_is_true(json_object_get(body, "recursive")),
+                .each = send_change,
+                .context = &watcher,
+                .cancelled = is_over};
+        r = agent_watch(use.agent, &call, &err);
+        if (r < 0)
+            sandbox_agent_failed(&use, &err);
+    }
+    if (r != -ECANCELED)
+        e2b_connect_end(&watcher.stream, NULL, r < 0 ? &err : NULL);
+    if (use.sandbox != NULL)
+        sandbox_agent_done(&use);
+    json_decref(body);
+}
+
+static void stat_file(struct http_request *request)
+{
+    act_on(request, "path", stat_act);
+}
+
+static void list_folder(struct http_request *request)
+{
+    act_on(request, "path", list_act);
+}
+
+static void make_folder(struct http_request *request)
+{
+    act_on(request, "path", make_act);
+}
+
+static void move_file(struct http_request *request)
+{
+    act_on(request, "source", move_act);
+}
+
+static void remove_file(struct http_request *request)
+{
+    act_on(request, "path", remove_act);
+}
+
+#define IN "/v1/sandboxes/{name}/envd"
+const struct http_route routes_e2b_files[] = {
+        {"GET", IN "/health", 0, health},
+        {"POST", IN "/files", HTTP_STREAM, upload},
+        {"POST", IN "/filesystem.Filesystem/Stat", 0, stat_file},
+        {"POST", IN "/filesystem.Filesystem/ListDir", 0, list_folder},
+        {"POST", IN "/filesystem.Filesystem/MakeDir", 0, make_folder},
+        {"POST", IN "/filesystem.Filesystem/Move", 0, move_file},
+        {"POST", IN "/filesystem.Filesystem/Remove", 0, remove_file},
+        {"POST", IN "/filesystem.Filesystem/WatchDir", HTTP_STREAM, watch},
+        {0},
+};

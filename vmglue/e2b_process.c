@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes as E2B's clients know them: jobs of the guest's agent, found by their pid, so that they go on
+// when a client leaves and can be connected to again. What one is fed comes through a FIFO beside it, whose
+// writing end a small shell loop holds open until the input is closed or the process is gone. Terminals:
+// e2b_pty.c.
+#include "vmglue/e2b_process.h"
+
+#include "vmglue/json_fields.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INPUT_TIMEOUT_MS = 30000, USER_MAX = 64 };
+#define FIFO "/tmp/.ramet-stdin-"
+
+// ---- what is run ----
+
+static size_t quoted_size(const char *word)
+{
+    size_t size = 3;
+    for (; *word != '\0'; word++)
+        size += *word == '\'' ? 4 : 1;
+    return size;
+}
+
+static char *put_quoted(char *at, const char *word)
+{
+    *at++ = ' ';
+    *at++ = '\'';
+    for (; *word != '\0'; word++) {
+        if (*word == '\'')
+            at = stpcpy(at, "'\\''");
+        else
+            *at++ = *word;
+    }
+    *at++ = '\'';
+    *at = '\0';
+    return at;
+}
+
+// A line for the shell that becomes this program; malloc'ed.
+static char *line_of(const json_t *process, bool feeds)
+{
+    static const char feed[] =
+            "f=" FIFO "$$; rm -f $f; mkfifo -m 600 $f || exit 126; (while kill -0 $$; do "
+            "sleep 1 >/dev/null; done; rm -f $f $f.pid) >$f 2>/dev/null & echo $! >$f.pid; ";
+    const char *command = json_fields_get_text(process, "cmd");
+    const json_t *args = json_object_get(process, "args"), *item;
+    size_t i, size = sizeof feed + 32 + quoted_size(command);
+    json_array_foreach(args, i, item) size +=
+            quoted_size(json_is_string(item) ? json_string_value(item) : "");
+    char *line = malloc(size), *at = line;
+    if (line == NULL)
+        return NULL;
+    at = stpcpy(at, feeds ? feed : "");
+    at = stpcpy(at, "exec");
+    at = put_quoted(at, command);
+    json_array_foreach(args, i, item) at =
+            put_quoted(at, json_is_string(item) ? json_string_value(item) : "");
+    if (feeds)
+        stpcpy(at, " <$f");
+    return line;
+}
+
+int e2b_process_take(struct route_exec *call, const json_t *body, bool need_command, json_t **ret_native,
+        struct error *err)
+{
+    const json_t *process = json_object_get(body, "process");
+    const char *timeout = http_request_header(call->request, "Connect-Timeout-Ms");
+    char user[USER_MAX];
+    if (!json_is_object(process) || json_fields_get_text(process, "cmd")[0] == '\0')
+        return error_set(err, -EINVAL, "field \"process\" has no \"cmd\": the program to run");
+    char *line = line_of(process, json_is_true(json_object_get(body, "stdin")));
+    if (line == NULL)
+        return error_set(err, -ENOMEM, "no memory for a command");
+    json_t *native = json_object();
+    json_object_set_new(native, "command", json_string(line));
+    free(line);
+    if (json_is_object(json_object_get(process, "envs")))
+        json_object_set(native, "env", json_object_get(process, "envs"));
+    if (json_fields_get_text(process, "cwd")[0] != '\0')
+        json_object_set(native, "cwd", json_object_get(process, "cwd"));
+    e2b_connect_user(call->request, user, sizeof user);
+    if (user[0] != '\0')
+        json_object_set_new(native, "user", json_string(user));
+    if (timeout != NULL && strtoul(timeout, NULL, 10) > 0)
+        json_object_set_new(native, "timeout_secs", json_real((double)strtoul(timeout, NULL, 10) / 1000));
+    int r = route_exec_take(call, native, need_command, err);
+    *ret_native = native; // what was taken lies in it
+    if (r < 0 && call->use.sandbox == NULL && (r == -ENOENT || r == -EBUSY || r == -ESHUTDOWN)) {
+        error_prefix(err, "the sandbox was not found running");
+        err->code = r = -EAGAIN; // Connect's "unavailable"
+    }
+    return r;
+}
+
+// ---- its output ----
+
+struct e2b_output {
+    struct e2b_stream stream;
+};
+
+static json_t *event(const char *name, json_t *data)
+{
+    return json_pack("{s:{s:o}}", "event", name, data);
+}
+
+static json_t *keepalive(void)
+{
+    return event("keepalive", json_object());
+}
+
+static int send_piece(void *context, int stream, uint64_t offset, const void *bytes, size_t size)
+{
+    struct e2b_output *output = context;
+    char *text = route_exec_base64(bytes, size);
+    if (text == NULL)
+        return -ENOMEM;
+    json_t *data = json_pack("{s:s}", stream == 1 ? "stdout" : "stderr", text);
+    free(text);
+    return e2b_connect_send(&output->stream, event("data", data));
+}
+
+static bool is_over(void *context)
+{
+    struct e2b_output *output = context;
+    return e2b_connect_keep(&output->stream, keepalive) < 0;
+}
+
+json_t *e2b_process_end(int exit_code, int signal)
+{
+    json_t *end = json_object();
+    char words[64];
+    if (signal != 0)
+        snprintf(words, sizeof words, "signal: %s", strsignal(signal));
+    else
+        snprintf(words, sizeof words, "exit status %d", exit_code);
+    json_object_set_new(end, "exitCode", json_integer(signal != 0 ? -1 : exit_code));
+    json_object_set_new(end, "exited", json_boolean(signal == 0));
+    json_object_set_new(end, "status", json_string(words));
+    if (signal != 0 || exit_code != 0)
+        json_object_set_new(end, "error", json_string(words));
+    return event("end", end);
+}
+
+static void follow(
+        struct e2b_output *output, struct sandbox_agent *use, const struct agent_job *job, bool from_now)
+{
+    struct agent_job_logs logs = {.id = job->id,
+            .out_offset = from_now ? UINT64_MAX : 0,
+            .err_offset = from_now ? UINT64_MAX : 0,
+            .follow = true,
+            .sink = send_piece,
+            .cancelled = is_over,
+            .context = output};
+    struct agent_job done;
+    struct error err;
+    e2b_connect_send(&output->stream, event("start", json_pack("{s:i}", "pid", job->pid)));
+    int r = agent_job_logs(use->agent, &logs, &done, &err);
+    if (r < 0) {
+        sandbox_agent_failed(use, &err);
+        if (r != -ECANCELED)
+            e2b_connect_end(&output->stream, NULL, &err);
+    } else if (done.timed_out) {
+        error_set(&err, -ETIMEDOUT, "the command did not end in the time that it was given, and was stopped");
+        e2b_connect_end(&output->stream, "deadline_exceeded", &err);
+    } else {
+        e2b_connect_send(&output->stream, e2b_process_end(done.exit_code, done.signal));
+        e2b_connect_end(&output->stream, NULL, NULL);
+    }
+}
+
+static void start(struct http_request *request)
+{
+    struct e2b_output output = {.stream = {.request = request}};
+    struct route_exec call = {.request = request};
+    struct agent_job job;
+    struct error err;
+    json_t *body = NULL, *native = NULL;
+    int r = e2b_connect_ask(request, &body, &err);
+    if (r == 0 && json_is_object(json_object_get(body, "pty"))) {
+        e2b_pty_run(request, body);
+        json_decref(body);
+        return;
+    }
+    if (r == 0)
+        r = e2b_process_take(&call, body, true, &native, &err);
+    if (r == 0 && (r = agent_job_start(call.use.agent, &call.exec, NULL, &job, &err)) < 0)
+        sandbox_agent_failed(&call.use, &err);
+    if (r < 0)
+        e2b_connect_end(&output.stream, NULL, &err);
+    else
+        follow(&output, &call.use, &job, false);
+    route_exec_end(&call);
+    json_decref(native);
+    json_decref(body);
+}
+
+// ---- found again ----
+
+struct search {
+    int pid;
+    bool found;
+    struct agent_job job; // the newest of that pid
+};
+
+static void look(void *context, const struct agent_job *job)
+{
+    struct search *search = context;
+    if (!job->running || job->pid != search->pid || (search->found && search->job.id > job->id))
+        return;
+    search->job = *job;
+    search->found = true;
+}
+
+static int find(struct sandbox_agent *use, const json_t *body, struct agent_job *ret_job, int *ret_pid,
+        struct error *err)
+{
+    const json_t *pid = json_object_get(json_object_get(body, "process"), "pid");
+    struct search search = {.pid = (int)json_integer_value(pid)};
+    if (!json_is_integer(pid))
+        return error_set(err, -EINVAL, "field \"process\" must be {\"pid\":N}; tags are not served");
+    *ret_pid = search.pid;
+    int r = agent_job_list(use->agent, look, &search, err);
+    if (r == 0 && !search.found)
+        r = error_set(err, -ENOENT, "no process with pid %d runs", search.pid);
+    if (r == 0)
+        *ret_job = search.job;
+    return r;
+}
+
+static void connect_again(struct http_request *request)
+{
+    struct e2b_output output = {.stream = {.request = request}};
+    struct sandbox_agent use = {0};
+    struct agent_job job;
+    struct error err;
+    json_t *body = NULL;
+    int pid, r = e2b_connect_ask(request, &body, &err);
+    if (r == 0)
+        r = sandbox_agent_use(
+                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+    if (r == 0)
+        r = find(&use, body, &job, &pid, &err);
+    if (r < 0)
+        e2b_connect_end(&output.stream, NULL, &err);
+    else
+        follow(&output, &use, &job, true);
+    if (use.sandbox != NULL)
+        sandbox_agent_done(&use);
+    json_decref(body);
+}
+
+// The words of a shell line that line_of made; what was cut off at its end is left out.
+static json_t *config_of(const char *line)
+{
+    json_t *args = json_array();
+    const char *at = strncmp(line, "exec ", 5) == 0 ? line + 5 : strstr(line, "; exec ");
+    if (at != NULL && at != line + 5)
+        at += 7;
+    while (at != NULL && *at == '\'') {
+        char word[256];
+        size_t used = 0;
+        for (at++; *at != '\0' && used + 1 < sizeof word; at++) {
+            if (strncmp(at, "'\\''", 4) == 0)
+                at += 3;
+            else if (*at == '\'')
+                break;
+            word[used++] = *at;
+        }
+        json_array_append_new(args, json_fields_text(word, used));
+        at = *at == '\'' && at[1] == ' ' ? at + 2 : NULL;
+    }
+    json_t *command = json_array_size(args) > 0 ? json_incref(json_array_get(args, 0))
+                                                : json_fields_text(line, strlen(line));
+    if (json_array_size(args) > 0)
+        json_array_remove(args, 0);
+    return json_pack("{s:o, s:o}", "cmd", command, "args", args);
+}
+
+static void add_process(void *context, const struct agent_job *job)
+{
+    if (job->running && strncmp(job->name, "context:", 8) != 0)
+        json_array_append_new(
+                context, json_pack("{s:i, s:o}", "pid", job->pid, "config", config_of(job->command)));
+}
+
+static void list(struct http_request *request)
+{
+    struct sandbox_agent use;
+    struct error err;
+    int r = sandbox_agent_use(
+            service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+    if (r < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return;
+    }
+    json_t *all = json_array();
+    r = agent_job_list(use.agent, add_process, all, &err);
+    if (r < 0) {
+        sandbox_agent_failed(&use, &err);
+        http_reply_failure(request, "job", &err);
+        json_decref(all);
+    } else {
+        http_reply_json(request, 200, json_pack("{s:o}", "processes", all));
+    }
+    sandbox_agent_done(&use);
+}
+
+// ---- unary calls on one process ----
+
+typedef int process_act(
+        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err);
+
+static void act_on(struct http_request *request, process_act *act)
+{
+    struct sandbox_agent use = {0};
+    struct agent_job job;
+    struct error err;
+    json_t *body;
+    int pid = 0, r = http_request_json(request, &body, &err);
+    if (r == 0 && e2b_pty_act(request, body))
+        return; // it was a terminal's
+    const char *kind = "sandbox";
+    if (r == 0)
+        r = sandbox_agent_use(
+                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+    if (r == 0) {
+        kind = "process";
+        r = find(&use, body, &job, &pid, &err);
+    }
+    if (r == 0)
+        r = act(&use, &job, body, &err);
+    if (r < 0 && use.sandbox != NULL)
+        sandbox_agent_failed(&use, &err);
+    if (r < 0)
+        http_reply_failure(request, kind, &err);
+    else
+        http_reply_json(request, 200, json_object());
+    if (use.sandbox != NULL)
+        sandbox_agent_done(&use);
+}
+
+// Runs a line as root with the FIFO of the process in $f. A process that has just begun has none yet.
+static int at_fifo(struct sandbox_agent *use, const struct agent_job *job, const char *act, const void *bytes,
+        size_t size, struct error *err)
+{
+    char line[512];
+    if (strncmp(job->command, "f=" FIFO, strlen("f=" FIFO)) != 0)
+        return error_set(err, -EBUSY, "process %d takes no input: it was started without stdin", job->pid);
+    snprintf(line, sizeof line,
+            "f=" FIFO "%d; i=0; until [ -p $f ] && [ -s $f.pid ]; do i=$((i + 1)); [ $i -lt 100 ] && [ -d "
+            "/proc/%d ] || exit 1; sleep 0.1; done; %s",
+            job->pid, job->pid, act);
+    struct agent_exec exec = {.shell_command = line,
+            .user = "root",
+            .cwd = "/",
+            .stdin_bytes = bytes,
+            .stdin_size = size,
+            .timeout_ms = INPUT_TIMEOUT_MS};
+    struct agent_exec_result result;
+    int r = agent_exec_run(use->agent, &exec, &result, err);
+    if (r < 0)
+        return r;
+    if (result.timed_out)
+        r = error_set(
+                err, -EAGAIN, "process %d has taken no input for %d s", job->pid, INPUT_TIMEOUT_MS / 1000);
+    else if (result.exit_code != 0)
+        r = error_set(err, -EBUSY, "process %d takes no input: it is closed", job->pid);
+    agent_exec_result_free(&result);
+    return r;
+}
+
+static int give_input(
+        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
+{
+    const json_t *text = json_object_get(json_object_get(body, "input"), "stdin");
+    size_t size = 0;
+    void *bytes = json_is_string(text) ? e2b_connect_bytes(json_string_value(text), &size) : NULL;
+    if (bytes == NULL)
+        return error_set(err, -EINVAL, "field \"input\" must be {\"stdin\":\"<base64>\"}");
+    // nocreat: what opens a FIFO in /tmp as if to make it is refused by the kernel.
+    int r = at_fifo(use, job,
+            "exec dd of=$f bs=64k iflag=fullblock oflag=append conv=nocreat,notrunc status=none", bytes, size,
+            err);
+    free(bytes);
+    return r;
+}
+
+static int end_input(
+        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
+{
+    return at_fifo(use, job, "p=$(cat $f.pid) && rm -f $f $f.pid && kill $p", NULL, 0, err);
+}
+
+static int send_signal(
+        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
+{
+    const char *name = json_fields_get_text(body, "signal");
+    if (strcmp(name, "SIGNAL_SIGKILL") != 0 && strcmp(name, "SIGNAL_SIGTERM") != 0)
+        return error_set(err, -EINVAL, "field \"signal\" must be SIGNAL_SIGKILL or SIGNAL_SIGTERM");
+    bool kills = strcmp(name, "SIGNAL_SIGKILL") == 0;
+    return agent_job_signal(use->agent, job->id, kills ? SIGKILL : SIGTERM, kills, err);
+}
+
+static int resize(
+        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
+{
+    return error_set(err, -EINVAL, "process %d has no terminal", job->pid);
+}
+
+static void input(struct http_request *request)
+{
+    act_on(request, give_input);
+}
+
+static void close_input(struct http_request *request)
+{
+    act_on(request, end_input);
+}
+
+static void signal_process(struct http_request *request)
+{
+    act_on(request, send_signal);
+}
+
+static void update(struct http_request *request)
+{
+    act_on(request, resize);
+}
+
+#define IN "/v1/sandboxes/{name}/envd/process.Process"
+const struct http_route routes_e2b_process[] = {
+        {"POST", IN "/Start", HTTP_STREAM, start},
+        {"POST", IN "/Connect", HTTP_STREAM, connect_again},
+        {"POST", IN "/List", 0, list},
+        {"POST", IN "/SendInput", 0, input},
+        {"POST", IN "/CloseStdin", 0, close_input},
+        {"POST", IN "/SendSignal", 0, signal_process},
+        {"POST", IN "/Update", 0, update},
+        {0},
+};
