@@ -159,7 +159,9 @@ int sandbox_restore(
     r = find(all, snapshot, &origin, &doc, err);
     if (r < 0) {
         if (r == -ENOENT) // what is missing is not the sandbox
-            error_set(err, -EINVAL, "field \"snapshot\": there is no snapshot called \"%.60s\"", snapshot);
+            error_set(err, -EINVAL,
+                    "field \"snapshot\": there is no snapshot called \"%.60s\"; `ramet snapshots` lists them",
+                    snapshot);
         sandbox_finish(sandbox);
         return r == -ENOENT ? -EINVAL : r;
     }

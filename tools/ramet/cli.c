@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
 
+#include "tools/ramet/hint.h"
 #include "tools/ramet/suggest.h"
 #include "tools/ramet/table.h"
 #include "vmglue/json_fields.h"
@@ -228,8 +229,14 @@ static void say(const struct verb *verb, const char *format, va_list args)
     bool color = table_wants_color(STDERR_FILENO);
     fprintf(stderr, "%sramet%s%s:%s ", color ? "\033[31m" : "", verb == NULL ? "" : " ",
             verb == NULL ? "" : verb->name, color ? "\033[0m" : "");
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    // A sentence may hold what a guest said: a terminal must not act on that.
+    char *text;
+    if (vasprintf(&text, format, args) < 0)
+        abort();
+    char *clean = table_clean(text);
+    fprintf(stderr, "%s\n", clean);
+    free(clean);
+    free(text);
 }
 
 int cli_fail(const struct verb *verb, const char *format, ...)
@@ -271,10 +278,15 @@ void cli_print_json(const json_t *json)
 
 int cli_fail_call(struct cli *cli, const struct verb *verb, const struct error *err, json_t *json)
 {
+    char code[64];
+    snprintf(code, sizeof code, "%s", json_fields_get_text(json_object_get(json, "error"), "code"));
     if (cli->json && json != NULL)
         cli_print_json(json);
     json_decref(json);
-    return cli_fail(verb, "%s", err->text);
+    cli_fail(verb, "%s", err->text);
+    if (err->code == -EREMOTEIO)
+        hint_after(cli, code, err->text);
+    return CLI_FAILED;
 }
 
 json_t *cli_call(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body)

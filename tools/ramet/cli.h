@@ -38,6 +38,7 @@ struct cli {
     char libexec_dir[4096]; // where this program and its helpers are
 };
 
+extern const struct verb verb_bench;
 extern const struct verb verb_completion;
 extern const struct verb verb_context;
 extern const struct verb verb_cp;

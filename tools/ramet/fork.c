@@ -10,7 +10,7 @@
 
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
-    uint64_t count = 0;
+    uint64_t count = UINT64_MAX;
     const char *snapshot = NULL;
     bool best_effort = false, good = true;
     struct args_list names = {0}, labels = {0};
@@ -29,7 +29,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         return CLI_USAGE;
     }
     json_t *body = json_pack("{s:b}", "best_effort", (int)best_effort);
-    if (count != 0)
+    if (count != UINT64_MAX)
         json_object_set_new(body, "count", json_integer((json_int_t)count));
     if (names.count > 0) {
         json_t *list = json_array();

@@ -62,7 +62,9 @@ static int listen_on(const struct verb *verb, unsigned port, unsigned *ret_port)
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, PENDING) < 0 ||
             getsockname(fd, (struct sockaddr *)&address, &size) < 0) {
-        cli_fail(verb, "port %u of this host cannot be had: %s", port, strerror(errno));
+        cli_fail(verb,
+                "port %u of this host cannot be had: %s; choose another one, 0:GUESTPORT takes a free one",
+                port, strerror(errno));
         if (fd >= 0)
             close(fd);
         return -1;

@@ -46,6 +46,7 @@ const struct verb *const verbs[] = {
         &verb_import,     //
         &verb_key,        //
         &verb_memory,     //
+        &verb_bench,      //
         &verb_completion, //
         &verb_help,       //
         &verb_version,    //

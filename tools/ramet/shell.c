@@ -109,7 +109,7 @@ static int connect_shell(struct cli *cli, struct shell *shell, const char *path)
     if (r == 0)
         r = upgrade_open(cli_server(cli), path, "websocket", lines, head, sizeof head, &shell->fd, &err);
     if (r < 0)
-        return cli_fail(shell->verb, "%s", err.text);
+        return cli_fail_call(cli, shell->verb, &err, NULL);
     if (strstr(head, accept) == NULL)
         return cli_fail(shell->verb, "what answers at %s speaks no WebSocket", cli_server(cli)->name);
     return CLI_DONE;
