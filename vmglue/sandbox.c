@@ -67,7 +67,7 @@ struct sandbox *sandbox_new(struct sandboxes *all, const struct sandbox_record *
     return sandbox;
 }
 
-static struct sandbox *find_locked(struct sandboxes *all, const char *name)
+struct sandbox *sandbox_find_locked(struct sandboxes *all, const char *name)
 {
     struct sandbox *sandbox = all->list;
     while (sandbox != NULL &&
@@ -77,7 +77,7 @@ static struct sandbox *find_locked(struct sandboxes *all, const char *name)
     return sandbox;
 }
 
-static int not_found(const char *name, struct error *err)
+int sandbox_not_found(const char *name, struct error *err)
 {
     return error_set(err, -ENOENT, "there is no sandbox called \"%.80s\"; `ramet ls` lists them", name);
 }
@@ -118,16 +118,16 @@ int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struc
     until.tv_sec += TURN_WAIT_SECS;
     int r = 0;
     pthread_mutex_lock(&all->lock);
-    struct sandbox *sandbox = find_locked(all, name);
+    struct sandbox *sandbox = sandbox_find_locked(all, name);
     if (sandbox == NULL) {
         pthread_mutex_unlock(&all->lock);
-        return not_found(name, err);
+        return sandbox_not_found(name, err);
     }
     sandbox->references++;
     while (sandbox->op != NULL && !sandbox->removed && !all->quiesced && r == 0)
         r = -pthread_cond_timedwait(&all->changed, &all->lock, &until);
     if (sandbox->removed)
-        r = not_found(name, err);
+        r = sandbox_not_found(name, err);
     else if (all->quiesced)
         r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
     else if (sandbox->op != NULL)
@@ -242,13 +242,13 @@ json_t *sandbox_json(struct sandbox *sandbox)
 int sandbox_show(struct sandboxes *all, const char *name, json_t **ret_json, struct error *err)
 {
     pthread_mutex_lock(&all->lock);
-    struct sandbox *sandbox = find_locked(all, name);
+    struct sandbox *sandbox = sandbox_find_locked(all, name);
     json_t *json = sandbox == NULL ? NULL : json_locked(sandbox);
     if (sandbox != NULL)
         sandbox->references++;
     pthread_mutex_unlock(&all->lock);
     if (sandbox == NULL)
-        return not_found(name, err);
+        return sandbox_not_found(name, err);
     sandbox_memory_describe(sandbox, json);
     sandbox_put(sandbox);
     *ret_json = json;
@@ -283,13 +283,13 @@ int sandbox_made_by(struct sandboxes *all, const char *name, struct made_by *ret
         char ret_id[SANDBOX_ID_SIZE], struct error *err)
 {
     pthread_mutex_lock(&all->lock);
-    struct sandbox *sandbox = find_locked(all, name);
+    struct sandbox *sandbox = sandbox_find_locked(all, name);
     if (sandbox != NULL) {
         *ret_by = sandbox->record.by;
         memcpy(ret_id, sandbox->record.id, SANDBOX_ID_SIZE);
     }
     pthread_mutex_unlock(&all->lock);
-    return sandbox == NULL ? not_found(name, err) : 0;
+    return sandbox == NULL ? sandbox_not_found(name, err) : 0;
 }
 
 json_t *sandbox_list(struct sandboxes *all, const char *state, const char *label, const char *owner)
@@ -331,9 +331,9 @@ static int try_use(struct sandboxes *all, const char *name, struct sandbox_agent
 {
     int r = 0;
     pthread_mutex_lock(&all->lock);
-    struct sandbox *sandbox = find_locked(all, name);
+    struct sandbox *sandbox = sandbox_find_locked(all, name);
     if (sandbox == NULL) {
-        r = not_found(name, err);
+        r = sandbox_not_found(name, err);
     } else if (all->quiesced) {
         r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
     } else if (sandbox->record.state == SANDBOX_PAUSED) {

@@ -148,6 +148,9 @@ uint64_t sandbox_boot_ns(void); // CLOCK_BOOTTIME
 void sandbox_set_end(struct sandbox *sandbox, const char *reason);
 struct sandbox *sandbox_new(
         struct sandboxes *all, const struct sandbox_record *record); // takes labels and env over; in op
+// By name or id; NULL: there is none.
+struct sandbox *sandbox_find_locked(struct sandboxes *all, const char *name);
+int sandbox_not_found(const char *name, struct error *err); // -ENOENT with the sentence for it
 // Finds and takes the operation; `op` is for others' errors ("being stopped"). Waits for another one to end.
 int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struct sandbox **ret_sandbox,
         struct error *err);

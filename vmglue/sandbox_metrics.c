@@ -131,9 +131,8 @@ int sandbox_metrics(struct sandboxes *all, const char *name, json_t **ret_json, 
     unsigned calls = 0;
     pid_t pid = 0;
     pthread_mutex_lock(&all->lock);
-    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
-        if (sandbox->removed || strcmp(sandbox->record.id, id) != 0)
-            continue;
+    struct sandbox *sandbox = sandbox_find_locked(all, id);
+    if (sandbox != NULL) {
         record = sandbox_record_copy(&sandbox->record);
         commands = sandbox->commands_total;
         calls = sandbox->agent_users;

@@ -100,45 +100,62 @@ int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint
     return r;
 }
 
+// References to what a sandbox has, without waiting for changes under way; a new array.
+static int valid_urls(struct sandboxes *all, const char *name, json_t **ret_urls, struct error *err)
+{
+    bool found;
+    pthread_mutex_lock(&all->lock);
+    struct sandbox *sandbox = sandbox_find_locked(all, name);
+    json_t *urls = sandbox == NULL ? NULL : others(sandbox->record.urls, NULL, &found);
+    pthread_mutex_unlock(&all->lock);
+    if (urls == NULL)
+        return sandbox_not_found(name, err);
+    *ret_urls = urls;
+    return 0;
+}
+
 int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list, struct error *err)
 {
-    struct sandbox *sandbox;
-    bool found;
+    json_t *valid, *url;
     size_t i;
-    json_t *url, *list;
-    int r = sandbox_begin(all, name, "being looked at", &sandbox, err);
+    int r = valid_urls(all, name, &valid, err);
     if (r < 0)
         return r;
-    json_t *valid = others(sandbox->record.urls, NULL, &found);
-    sandbox_finish_unused(sandbox);
-    list = json_array();
-    json_array_foreach(valid, i, url) json_array_append_new(list, show(url));
+    *ret_list = json_array();
+    json_array_foreach(valid, i, url)
+    {
+        if (!urls_is_revoked(all->config.service->urls, json_fields_get_text(url, "id")))
+            json_array_append_new(*ret_list, show(url));
+    }
     json_decref(valid);
-    *ret_list = list;
     return 0;
 }
 
 int sandbox_url_remove(
         struct sandboxes *all, const char *name, const char *id, bool *ret_is_url, struct error *err)
 {
+    struct urls *urls = all->config.service->urls;
     struct sandbox *sandbox;
+    json_t *list;
     bool found;
     *ret_is_url = false;
-    int r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    int r = valid_urls(all, name, &list, err);
     if (r < 0)
         return r;
-    json_t *list = others(sandbox->record.urls, id, &found);
-    if (found) {
-        r = commit(sandbox, list, err);
-    } else {
-        json_decref(list);
+    json_decref(others(list, id, &found));
+    json_decref(list);
+    if (!found || urls_is_revoked(urls, id)) {
         *ret_is_url = true;
-        r = error_set(err, -ENOENT,
-                "sandbox \"%s\" has no URL with the id \"%.60s\"; `ramet url ls %s` lists them",
-                sandbox->record.name, id, sandbox->record.name);
+        return error_set(err, -ENOENT,
+                "sandbox \"%.40s\" has no URL with the id \"%.60s\"; `ramet url ls` lists them", name, id);
     }
+    urls_revoke(urls, id); // from here on nobody gets through, however long its record has to wait
+    r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    if (r < 0)
+        return r;
+    r = commit(sandbox, others(sandbox->record.urls, id, &found), err);
     if (r == 0)
-        urls_end(all->config.service->urls, id);
+        urls_forget(urls, id);
     sandbox_finish(sandbox);
     return r;
 }
@@ -169,5 +186,5 @@ bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_u
         }
     }
     pthread_mutex_unlock(&all->lock);
-    return found;
+    return found && !urls_is_revoked(all->config.service->urls, ret_url->id);
 }

@@ -23,7 +23,8 @@ struct sandbox_url {
 int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint64_t ttl_ms,
         const char *token, json_t **ret_json, struct error *err);
 int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list, struct error *err);
-// Open connections end too. -ENOENT also when the sandbox has no such URL; *ret_is_url says which it was.
+// At once, open connections too; a failure leaves it revoked until this daemon ends. -ENOENT also when the
+// sandbox has no such URL; *ret_is_url says which it was.
 int sandbox_url_remove(
         struct sandboxes *all, const char *name, const char *id, bool *ret_is_url, struct error *err);
 // false: no URL has this token, or it has expired. Takes as long for every token.

@@ -11,8 +11,13 @@
 
 enum { TOKEN_DIGITS = URLS_TOKEN_SIZE - 1 };
 
+struct revoked {
+    struct revoked *next;
+    char id[URLS_ID_SIZE];
+};
 struct urls {
     pthread_mutex_t lock;
+    struct revoked *revoked;      // protected by lock
     struct urls_connection *list; // protected by lock
 };
 
@@ -107,6 +112,11 @@ struct urls *urls_destroy(struct urls *urls)
 {
     if (urls == NULL)
         return NULL;
+    while (urls->revoked != NULL) {
+        struct revoked *one = urls->revoked;
+        urls->revoked = one->next;
+        free(one);
+    }
     pthread_mutex_destroy(&urls->lock);
     free(urls);
     return NULL;
@@ -143,14 +153,45 @@ bool urls_is_ended(struct urls *urls, const struct urls_connection *connection)
     return ended;
 }
 
-void urls_end(struct urls *urls, const char *id)
+void urls_revoke(struct urls *urls, const char *id)
 {
+    struct revoked *revoked = calloc(1, sizeof *revoked);
+    if (revoked == NULL)
+        abort();
+    snprintf(revoked->id, sizeof revoked->id, "%s", id);
     pthread_mutex_lock(&urls->lock);
+    revoked->next = urls->revoked;
+    urls->revoked = revoked;
     for (struct urls_connection *one = urls->list; one != NULL; one = one->next) {
         if (strcmp(one->id, id) != 0)
             continue;
         one->ended = true;
         shutdown(one->fd, SHUT_RDWR); // wakes who waits on it
+    }
+    pthread_mutex_unlock(&urls->lock);
+}
+
+bool urls_is_revoked(struct urls *urls, const char *id)
+{
+    pthread_mutex_lock(&urls->lock);
+    const struct revoked *revoked = urls->revoked;
+    while (revoked != NULL && strcmp(revoked->id, id) != 0)
+        revoked = revoked->next;
+    pthread_mutex_unlock(&urls->lock);
+    return revoked != NULL;
+}
+
+void urls_forget(struct urls *urls, const char *id)
+{
+    pthread_mutex_lock(&urls->lock);
+    for (struct revoked **link = &urls->revoked; *link != NULL;) {
+        struct revoked *one = *link;
+        if (strcmp(one->id, id) == 0) {
+            *link = one->next;
+            free(one);
+        } else {
+            link = &one->next;
+        }
     }
     pthread_mutex_unlock(&urls->lock);
 }

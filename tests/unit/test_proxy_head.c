@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -189,10 +191,38 @@ static void test_tokens(void **state)
     assert_false(urls_preview_of_host("a-b.localhost", NULL, &port, sandbox, sizeof sandbox));
 }
 
+static void test_revoking(void **state)
+{
+    struct urls *urls = urls_create();
+    int one[2], other[2];
+    char byte;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, one), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, other), 0);
+    struct urls_connection first = {.id = "url_1", .fd = one[0]}, second = {.id = "url_2", .fd = other[0]};
+    urls_open(urls, &first);
+    urls_open(urls, &second);
+    urls_revoke(urls, "url_1");
+    assert_true(urls_is_ended(urls, &first) && urls_is_revoked(urls, "url_1"));
+    assert_false(urls_is_ended(urls, &second) || urls_is_revoked(urls, "url_2"));
+    assert_int_equal(recv(one[1], &byte, 1, 0), 0);
+    assert_int_equal(send(other[0], "x", 1, 0), 1);
+    assert_int_equal(recv(other[1], &byte, 1, 0), 1);
+    urls_close(urls, &first);
+    urls_forget(urls, "url_1");
+    assert_false(urls_is_revoked(urls, "url_1"));
+    urls_close(urls, &second);
+    urls_revoke(urls, "url_3"); // destroy frees what was not forgotten
+    urls_destroy(urls);
+    for (int i = 0; i < 2; i++) {
+        close(one[i]);
+        close(other[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_refused),
             cmocka_unit_test(test_head_size), cmocka_unit_test(test_chunks), cmocka_unit_test(test_rewrites),
-            cmocka_unit_test(test_hops), cmocka_unit_test(test_tokens)};
+            cmocka_unit_test(test_hops), cmocka_unit_test(test_tokens), cmocka_unit_test(test_revoking)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
