@@ -6,7 +6,8 @@
 // - ci: what it made, and nothing else, as if nothing else were there (404). What is made from something that
 //   has an owner has that owner; otherwise it is the maker's. Owners are ids of keys; the record of a thing
 //   holds it, written by the transaction that makes the thing. Things without an owner are the daemon owner's
-//   and admin keys'; of these a ci key sees templates alone, and may start from them.
+//   and admin keys'; of these a ci key sees templates alone, and may start from them and from the default
+//   source.
 // - read: sees what there is, its state and figures, and changes nothing. It sees no contents (bytes of
 // files,
 //   disks and archives, values of environment variables) and reaches nothing inside a guest that runs or

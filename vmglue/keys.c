@@ -12,7 +12,7 @@
 #include <time.h>
 
 static const uint64_t SECOND_NS = 1000000000;
-enum { STORE_USED_SECS = 60 };
+enum { STORE_USED_SECS = 60, FORGET_SECS = 86400 };
 
 static const char *const preset_names[] = {[KEYS_ADMIN] = "admin", [KEYS_CI] = "ci", [KEYS_READ] = "read"};
 
@@ -81,6 +81,41 @@ static void end_callers(struct key *key)
     }
 }
 
+static void take_out(struct keys *keys, struct key *key)
+{
+    pthread_mutex_lock(&keys->lock);
+    struct key **at = keys_bucket(keys, key->info.id + 4);
+    while (*at != key)
+        at = &(*at)->next;
+    *at = key->next;
+    keys->count--;
+    end_callers(key);
+    for (struct keys_caller *caller = key->callers, *next; caller != NULL; caller = next) {
+        next = caller->next; // they leave later, and then find nothing to leave
+        caller->next = caller->previous = caller;
+    }
+    pthread_mutex_unlock(&keys->lock);
+}
+
+// Takes away what expired so long ago; change_lock held. A store that has failed keeps them.
+static void forget_expired(struct keys *keys, uint64_t age_ns)
+{
+    for (;;) {
+        uint64_t now = keys_now_ns();
+        struct key *old = NULL;
+        pthread_mutex_lock(&keys->lock);
+        for (unsigned i = 0; i < KEYS_BUCKETS && old == NULL; i++)
+            for (struct key *key = keys->buckets[i]; key != NULL && old == NULL; key = key->next)
+                if (is_expired(key, now) && now - key->info.expires_wall_ns >= age_ns)
+                    old = key;
+        pthread_mutex_unlock(&keys->lock);
+        if (old == NULL || keys_record_delete(keys, old, NULL) < 0)
+            return;
+        take_out(keys, old);
+        free(old);
+    }
+}
+
 // ---- the thread ----
 
 // Ends what has expired; when the next one does, at most a minute from now.
@@ -119,6 +154,7 @@ static void store_used(struct keys *keys)
 {
     struct key copy;
     pthread_mutex_lock(&keys->change_lock);
+    forget_expired(keys, FORGET_SECS * SECOND_NS);
     while (take_used(keys, &copy))
         keys_record_put(keys, &copy, 0, NULL);
     pthread_mutex_unlock(&keys->change_lock);
@@ -237,6 +273,11 @@ static int check_maker(const struct keys_create *create, struct keys_info *info,
 static int add(struct keys *keys, const struct key *made, struct error *err)
 {
     pthread_mutex_lock(&keys->lock);
+    bool crowded = keys->count >= KEYS_MAX;
+    pthread_mutex_unlock(&keys->lock);
+    if (crowded)
+        forget_expired(keys, 0);
+    pthread_mutex_lock(&keys->lock);
     bool taken = find(keys, made->info.name) != NULL || find(keys, made->info.id) != NULL;
     bool full = keys->count >= KEYS_MAX;
     pthread_mutex_unlock(&keys->lock);
@@ -322,22 +363,6 @@ int keys_find_request(struct keys *keys, const char *request, struct keys_info *
     }
     pthread_mutex_unlock(&keys->lock);
     return r;
-}
-
-static void take_out(struct keys *keys, struct key *key)
-{
-    pthread_mutex_lock(&keys->lock);
-    struct key **at = keys_bucket(keys, key->info.id + 4);
-    while (*at != key)
-        at = &(*at)->next;
-    *at = key->next;
-    keys->count--;
-    end_callers(key);
-    for (struct keys_caller *caller = key->callers, *next; caller != NULL; caller = next) {
-        next = caller->next; // they leave later, and then find nothing to leave
-        caller->next = caller->previous = caller;
-    }
-    pthread_mutex_unlock(&keys->lock);
 }
 
 int keys_remove(struct keys *keys, const char *id, struct error *err)

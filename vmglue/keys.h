@@ -8,7 +8,8 @@
 // try is, and every request would pay for the slowness. The hashes are compared in constant time.
 //
 // A key is a nameless DOC_OTHER doc with "ramet_key" in its body; all are in memory as well, by their id.
-// When one was last used is stored within a minute, and at the end.
+// When one was last used is stored within a minute, and at the end. One that expired is shown for a day (and
+// told apart from one that never was), then it goes; at KEYS_MAX it goes at once.
 //
 // Threads: any that is not a loop. Durability: a key that is made or revoked is durable when the call
 // returns. Errors: -ENOENT, -EEXIST, -EINVAL, -EACCES, -ENOSPC, each with a sentence.

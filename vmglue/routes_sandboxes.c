@@ -94,7 +94,7 @@ static void create_sandbox(struct http_request *request)
     create.idle_ms = life.idle_ms;
     create.persistent = life.persistent;
     if (r >= 0 && create.from == NULL)
-        create.from = "agent-base";
+        create.from = SANDBOX_DEFAULT_SOURCE;
     if (r >= 0)
         r = access_check_source(request, create.from, &err);
     for (unsigned i = 0; r >= 0 && i < create.disk_count; i++)

@@ -64,6 +64,8 @@ struct sandboxes *sandbox_stop_all(struct sandboxes *all, unsigned *ret_running)
 // NULL.
 void sandbox_runtime_collect(struct sandboxes *all);
 
+// What a sandbox is made from when nothing is named.
+#define SANDBOX_DEFAULT_SOURCE "agent-base"
 struct sandbox_create {
     const char *name;           // NULL = one is made
     const char *from;           // volume, disk snapshot or machine snapshot

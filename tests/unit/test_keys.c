@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys in a real store: what is let in, when that ends, and threads that come while keys come and go. The
 // hash beneath them, by its published vectors.
+#define FIXTURE_FILE_BYTES (8 << 20) // room for as many docs
 #include "tests/unit/archive_fixture.h"
 
 #include "vmglue/keys.h"
@@ -144,6 +145,31 @@ static void test_ends(void **state)
     keys_stop(keys);
 }
 
+// Short-lived keys are no end of keys: those that expired make way.
+static void test_full(void **state)
+{
+    struct world *world = *state;
+    struct keys *keys;
+    struct keys_info info;
+    struct error err;
+    char secret[KEYS_SECRET_SIZE], name[KEYS_NAME_SIZE];
+    int r = 0;
+    assert_int_equal(keys_start(world->from.store, &keys, &err), 0);
+    make(keys, &(struct keys_create){.name = "stays"}, &info, secret);
+    for (int i = 0; i <= KEYS_MAX && r == 0; i++) {
+        snprintf(name, sizeof name, "brief-%d", i);
+        r = keys_create(keys, &(struct keys_create){.name = name, .life_ms = 1}, &info, secret, &err);
+        if (i % 100 == 99)
+            assert_int_equal(store_seal(world->from.store, &err), 0); // the fixture's log is small
+    }
+    if (r < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(keys_show(keys, "stays", &info, &err), 0);
+    assert_int_equal(keys_show(keys, name, &info, &err), 0);
+    assert_int_equal(keys_show(keys, "brief-0", &info, &err), -ENOENT);
+    keys_stop(keys);
+}
+
 struct crowd {
     struct keys *keys;
     char secrets[2][KEYS_SECRET_SIZE];
@@ -202,6 +228,7 @@ int main(void)
             cmocka_unit_test_setup_teardown(test_life, setup, teardown),
             cmocka_unit_test_setup_teardown(test_makers, setup, teardown),
             cmocka_unit_test_setup_teardown(test_ends, setup, teardown),
+            cmocka_unit_test_setup_teardown(test_full, setup, teardown),
             cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,6 +35,10 @@ class Owners(Repeats):
             box = self.good("POST", "/v1/sandboxes", {"name": name, "from": "base", "env": {"TOKEN": "hush-" + name}}, key, 201)
             self.assertEqual(box["owner"], keys[name[4:]]["id"])
         self.good("POST", "/v1/sandboxes", {"name": "box-all", "from": "base"}, status=201)
+        # What is taken when nothing is named is everybody's to start from; the volume itself is not shown.
+        self.good("POST", "/v1/sandboxes", {"name": "box-default"}, one, 201)
+        self.good("DELETE", "/v1/sandboxes/box-default", key=one, status=204)
+        self.assertEqual(self.daemon.call_tcp("GET", "/v1/volumes/agent-base", key=one).status, 404)
         ids = {box["name"]: box["id"] for box in self.good("GET", "/v1/sandboxes")["sandboxes"]}
         self.assertEqual(sorted(ids), ["box-all", "box-one", "box-two"])
         self.assertEqual((self.names(one), self.names(two), self.names(read)), (["box-one"], ["box-two"], sorted(ids)))
@@ -80,7 +84,7 @@ class Owners(Repeats):
         self.good("DELETE", "/v1/sandboxes/child-one", key=one, status=204)
         seen = {key: {event["sandbox"] for event in self.good("GET", "/v1/events?follow=0", key=key)["events"] if "sandbox" in event}
                 for key in (one, two)}
-        self.assertEqual(seen, {one: {"box-one", "child-one"}, two: {"box-two"}})
+        self.assertEqual(seen, {one: {"box-one", "box-default", "child-one"}, two: {"box-two"}})
 
         # A read key sees what there is, runs nothing, and gets no contents and no values of env.
         self.assertEqual(self.names(read, "snapshots"), ["base", "snap-one", "tree-one"])
