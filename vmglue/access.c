@@ -5,6 +5,7 @@
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/service.h"
+#include "vmglue/template.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,6 +19,7 @@ static const char *const rule_names[] = {
         [ACCESS_SANDBOX] = "sandbox",
         [ACCESS_DATA] = "data",
         [ACCESS_SOURCE] = "source",
+        [ACCESS_BUILD] = "build",
 };
 
 const char *access_rule_name(enum access_rule rule)
@@ -106,12 +108,12 @@ bool access_sees_volume(struct http_request *request, const struct volume_info *
     return strcmp(search.by.owner, owner) == 0;
 }
 
-void access_filter_templates(struct http_request *request, json_t *list)
+void access_filter(struct http_request *request, json_t *list, bool nobodys)
 {
     const char *owner = access_owner(request);
     for (size_t i = json_array_size(list); owner != NULL && i > 0; i--) {
         const char *its = json_fields_get_text(json_array_get(list, i - 1), "owner");
-        if (its[0] != '\0' && strcmp(its, owner) != 0)
+        if (strcmp(its, owner) != 0 && !(nobodys && its[0] == '\0'))
             json_array_remove(list, i - 1);
     }
 }
@@ -125,7 +127,7 @@ bool access_sees_owned(struct http_request *request, const json_t *event)
 
 // templates: one that is nobody's will do. *ret_id (may be NULL) is what the name means, as an id.
 static int check_data(struct http_request *request, const char *owner, const char *name, bool templates,
-        char ret_id[64], struct error *err)
+        char ret_id[ACCESS_ID_SIZE], struct error *err)
 {
     struct service *service = service_of(request);
     struct disks_ref ref;
@@ -144,10 +146,33 @@ static int check_data(struct http_request *request, const char *owner, const cha
     if (!good)
         return no_such_data(name, err);
     if (ret_id != NULL && ref.kind == DISKS_VOLUME)
-        snprintf(ret_id, 64, "vol_%" PRIu64, ref.volume.value);
+        snprintf(ret_id, ACCESS_ID_SIZE, "vol_%" PRIu64, ref.volume.value);
     else if (ret_id != NULL)
-        snprintf(ret_id, 64, "snap_%" PRIu64, ref.doc.value);
+        snprintf(ret_id, ACCESS_ID_SIZE, "snap_%" PRIu64, ref.doc.value);
     return 0;
+}
+
+static int use(struct http_request *request, const char **name, bool templates, char buffer[ACCESS_ID_SIZE],
+        struct error *err)
+{
+    const char *owner = access_owner(request);
+    int r = owner == NULL || *name == NULL ? 0 : check_data(request, owner, *name, templates, buffer, err);
+    // A part of something ("web/disk") has no id of its own.
+    if (owner != NULL && *name != NULL && r == 0 && strchr(*name, '/') == NULL)
+        *name = buffer;
+    return r;
+}
+
+int access_use_data(
+        struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err)
+{
+    return use(request, name, false, buffer, err);
+}
+
+int access_use_source(
+        struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err)
+{
+    return use(request, name, true, buffer, err);
 }
 
 int access_check_data(struct http_request *request, const char *name, struct error *err)
@@ -172,8 +197,8 @@ static bool refuse(struct http_request *request, const struct keys_info *key, co
     return false;
 }
 
-static int check_sandbox(
-        struct http_request *request, const char *owner, const char *name, char ret_id[64], struct error *err)
+static int check_sandbox(struct http_request *request, const char *owner, const char *name,
+        char ret_id[ACCESS_ID_SIZE], struct error *err)
 {
     struct made_by by;
     int r = sandbox_made_by(service_of(request)->sandboxes, name, &by, ret_id, err);
@@ -182,9 +207,33 @@ static int check_sandbox(
     return r;
 }
 
+int access_use_sandbox(
+        struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err)
+{
+    const char *owner = access_owner(request);
+    int r = owner == NULL ? 0 : check_sandbox(request, owner, *name, buffer, err);
+    if (owner != NULL && r == 0)
+        *name = buffer;
+    return r;
+}
+
+static bool allow_build(struct http_request *request, const struct keys_info *key)
+{
+    const char *id = http_request_param(request, "id");
+    struct templates *templates = service_of(request)->templates;
+    struct made_by by;
+    struct error err;
+    bool own = template_build_made_by(templates, id, &by, &err) == 0 && strcmp(by.owner, key->id) == 0;
+    if (!own)
+        http_reply_error(request, 404, "build.not_found",
+                "this key has no build \"%.40s\"; the daemon remembers the last that ended since it started",
+                id);
+    return own;
+}
+
 static bool allow_sandbox(struct http_request *request, const struct keys_info *key)
 {
-    char id[64];
+    char id[ACCESS_ID_SIZE];
     struct error err;
     int r = check_sandbox(request, key->id, http_request_param(request, "name"), id, &err);
     if (r < 0)
@@ -206,7 +255,7 @@ static const char *kind_of(const char *pattern)
 static bool allow_data(struct http_request *request, const struct keys_info *key, bool templates)
 {
     const char *name = http_request_param(request, "name"), *part = http_request_param(request, "part");
-    char full[STORE_NAME_MAX + 1], id[64];
+    char full[STORE_NAME_MAX + 1], id[ACCESS_ID_SIZE];
     struct error err;
     int r;
     if (strcmp(part, "disk") == 0) {
@@ -237,6 +286,8 @@ static bool allow_ci(struct http_request *request, const struct keys_info *key, 
         return allow_data(request, key, false);
     case ACCESS_SOURCE:
         return allow_data(request, key, true);
+    case ACCESS_BUILD:
+        return allow_build(request, key);
     case ACCESS_UNKNOWN:
     case ACCESS_NONE:
     default:

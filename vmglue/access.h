@@ -28,6 +28,7 @@ enum access_rule {
     ACCESS_SANDBOX, // {name} is a sandbox of its own
     ACCESS_DATA,    // {name} is a volume or snapshot of its own, {name}/{part} the disk of a sandbox
     ACCESS_SOURCE,  // as ACCESS_DATA, or a template without an owner
+    ACCESS_BUILD,   // {id} is a build of its own
 };
 struct access_row {
     const char *method, *pattern;
@@ -50,12 +51,21 @@ const char *access_owner(struct http_request *request);
 // For what the request makes.
 struct made_by access_made_by(struct http_request *request);
 // Names in bodies and queries: -ENOENT with a sentence, as if it were not there. NULL = none was given, fine.
-// data: a volume or snapshot of its own; source: also a template without an owner.
+// data: a volume or snapshot of its own; source: also a template without an owner. `use`: for names that are
+// looked up after something was waited for: *name becomes the id of what was checked, in the buffer.
+enum { ACCESS_ID_SIZE = 64 };
 int access_check_data(struct http_request *request, const char *name, struct error *err);
+int access_use_data(
+        struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err);
+int access_use_source(
+        struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err);
+int access_use_sandbox(
+        struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err);
 int access_check_source(struct http_request *request, const char *name, struct error *err);
 // For lists: does this caller see it?
 bool access_sees_volume(struct http_request *request, const struct volume_info *info);
 bool access_sees_doc(struct http_request *request, const struct doc *doc); // of a snapshot or template
-// A list of templates as the API shows them, without those of others.
-void access_filter_templates(struct http_request *request, json_t *list);
+// A list of templates or builds as the API shows them, without those of others; nobodys: those without an
+// owner stay.
+void access_filter(struct http_request *request, json_t *list, bool nobodys);
 bool access_sees_owned(struct http_request *request, const json_t *event); // an event's data: member "owner"

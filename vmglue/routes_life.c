@@ -90,13 +90,14 @@ static void restore_sandbox(struct http_request *request)
 {
     static const char *const known[] = {"snapshot", NULL};
     const char *snapshot = NULL;
+    char id[ACCESS_ID_SIZE];
     json_t *body, *json = NULL;
     struct error err;
     int r = route_json_body(request, known, &body, &err);
     if (r >= 0)
         r = route_json_required(body, "snapshot", &snapshot, &err);
     if (r >= 0)
-        r = access_check_source(request, snapshot, &err);
+        r = access_use_source(request, &snapshot, id, &err);
     if (r >= 0)
         r = sandbox_restore(
                 service_of(request)->sandboxes, http_request_param(request, "name"), snapshot, &json, &err);

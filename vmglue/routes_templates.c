@@ -36,17 +36,40 @@ static void list_templates(struct http_request *request)
     struct error err;
     int r = no_query(request, &err);
     json_t *json = r < 0 ? NULL : template_list(templates_of(request));
-    access_filter_templates(request, json_object_get(json, "templates"));
+    access_filter(request, json_object_get(json, "templates"), true);
     reply(request, r, 200, json, "template", &err);
+}
+
+// Packages and archives become disks in programs that run as root on the daemon's host: not for whom the
+// owner gave a key for machines of his own. The names become ids: a build may wait for long before it looks.
+static int check_source(struct http_request *request, json_t *body, struct error *err)
+{
+    const char *box = json_string_value(json_object_get(body, "sandbox"));
+    const char *volume = json_string_value(json_object_get(body, "volume"));
+    char id[ACCESS_ID_SIZE];
+    if (access_owner(request) == NULL)
+        return 0;
+    if ((box == NULL) == (volume == NULL) || (volume != NULL && strchr(volume, '/') != NULL))
+        return error_set(err, -EACCES,
+                "a ci key makes templates of its own sandboxes and volumes: give \"sandbox\" or \"volume\"; "
+                "others need an admin key");
+    int r = box != NULL ? access_use_sandbox(request, &box, id, err)
+                        : access_use_data(request, &volume, id, err);
+    if (r == 0)
+        json_object_set_new(body, box != NULL ? "sandbox" : "volume", json_string(id));
+    return r;
 }
 
 static void build_template(struct http_request *request)
 {
     json_t *body, *json = NULL;
     struct error err;
+    struct made_by by = access_made_by(request);
     int r = http_request_json(request, &body, &err);
     if (r >= 0)
-        r = template_build_begin(templates_of(request), body, &json, &err);
+        r = check_source(request, body, &err);
+    if (r >= 0)
+        r = template_build_begin(templates_of(request), body, &by, &json, &err);
     // What was not found is what it was to be made from.
     reply(request, r, 202, json, r == -ENOENT ? "source" : "template", &err);
 }
@@ -82,7 +105,9 @@ static void list_builds(struct http_request *request)
 {
     struct error err;
     int r = no_query(request, &err);
-    reply(request, r, 200, r < 0 ? NULL : template_build_list(templates_of(request)), "build", &err);
+    json_t *json = r < 0 ? NULL : template_build_list(templates_of(request));
+    access_filter(request, json_object_get(json, "builds"), false);
+    reply(request, r, 200, json, "build", &err);
 }
 
 static void show_build(struct http_request *request)

@@ -202,6 +202,8 @@ static json_t *build_json_locked(const struct template_build *build)
                 "message", build->err.text);
     }
     json_object_set_new(json, "error", error);
+    if (build->by.owner[0] != '\0')
+        json_object_set_new(json, "owner", json_string(build->by.owner));
     if (build->ended_ns != 0 && build->started_ns != 0)
         json_object_set_new(
                 json, "seconds", json_real((double)((build->ended_ns - build->started_ns) / 1000000) / 1000));
@@ -220,7 +222,10 @@ static int reserve_name(struct template_build *build, struct error *err)
     if (build->request.replace && store_doc_find(all->store, DOC_MACHINE, name, &doc) == 0) {
         JSON_AUTO json_t *body = json_loadb(doc.body, doc.body_bytes, 0, NULL);
         replaces = json_fields_get_bool(body, "template");
+        bool foreign = !template_is_replaceable(build, body);
         doc_free(&doc);
+        if (foreign) // as without "replace": its name is taken
+            return names_reserve(&all->config.service->names, NAMES_DATA, "template", name, err);
         if (!replaces)
             return error_set(err, -EEXIST,
                     "\"%s\" is a machine snapshot that is no template; it is not replaced", name);
@@ -286,13 +291,15 @@ static int enqueue(struct template_build *build, json_t **ret_json, struct error
     return r;
 }
 
-int template_build_begin(struct templates *all, const json_t *body, json_t **ret_json, struct error *err)
+int template_build_begin(struct templates *all, const json_t *body, const struct made_by *by,
+        json_t **ret_json, struct error *err)
 {
     uint64_t random[2];
     struct template_build *build = calloc(1, sizeof *build);
     if (build == NULL || getrandom(random, sizeof random, 0) != sizeof random)
         abort();
     build->all = all;
+    build->by = *by;
     build->log = template_log_create();
     build->created_ns = wall_ns();
     snprintf(build->id, sizeof build->id, "bld_%016" PRIx64, random[0]);
@@ -385,6 +392,16 @@ int template_build_cancel(struct templates *all, const char *id, json_t **ret_js
     pthread_mutex_unlock(&all->lock);
     put_build(build);
     *ret_json = json;
+    return 0;
+}
+
+int template_build_made_by(struct templates *all, const char *id, struct made_by *ret_by, struct error *err)
+{
+    struct template_build *build = find_build(all, id, err);
+    if (build == NULL)
+        return -ENOENT;
+    *ret_by = build->by;
+    put_build(build);
     return 0;
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "vmglue/json.h"
+#include "vmglue/made_by.h"
 #include "vmglue/service.h"
 
 #include <stdint.h>
@@ -40,8 +41,11 @@ int template_show(struct templates *all, const char *name, json_t **ret_json, st
 int template_log_of(struct templates *all, const char *name, char **ret_text, struct error *err);
 int template_remove(struct templates *all, const char *name, struct error *err);
 
-// body: as in API.md. The answer is the Build.
-int template_build_begin(struct templates *all, const json_t *body, json_t **ret_json, struct error *err);
+// body: as in API.md. The answer is the Build. The template has the owner of `by`, or of the sandbox that it
+// is made of; who has an owner replaces its own templates alone.
+int template_build_begin(struct templates *all, const json_t *body, const struct made_by *by,
+        json_t **ret_json, struct error *err);
+int template_build_made_by(struct templates *all, const char *id, struct made_by *ret_by, struct error *err);
 json_t *template_build_list(struct templates *all); // {"builds":[...]}, oldest first
 int template_build_show(struct templates *all, const char *id, json_t **ret_json, struct error *err);
 // One that has ended is a success. It returns at once; the build's state tells when nothing is left of it.

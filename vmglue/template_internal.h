@@ -22,6 +22,7 @@ struct template_build {
     struct template_build *next; // (lock) the one that came after it
     char id[TEMPLATE_ID_SIZE];
     struct template_request request; // constant until it is freed
+    struct made_by by;               // constant too
     struct template_log *log;
     bool reserved_name;
     struct volume_id imported; // taken over from an import, with its passing doc; 0 = none
@@ -69,6 +70,8 @@ void template_build_step(struct template_build *build, const char *step); // als
 // Makes build->disk, named by the journal, and build->defaults.
 int template_source_disk(struct template_build *build, struct error *err);
 
+// Whether its maker may replace the template that body describes.
+bool template_is_replaceable(const struct template_build *build, const json_t *body);
 // ---- template_journal.c: what must not outlive a build. (worker) ----
 int template_journal_begin(struct template_build *build, struct error *err);
 // A new empty volume that the journal names; or one that an import made, taken over with its passing doc.

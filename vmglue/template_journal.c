@@ -108,6 +108,7 @@ static int mark(const struct template_build *build, struct doc *doc, struct erro
         return error_set(err, -EBADMSG, "the snapshot of the build machine has no usable description");
     json_object_set_new(body, "template", json_true());
     json_object_set_new(body, "build", describe(build));
+    made_by_put(&build->by, body);
     json_t *kept = json_object_get(body, "defaults"); // of the sandbox that was captured
     if (build->defaults != NULL && kept != NULL)
         json_object_update_recursive(kept, build->defaults);
@@ -130,6 +131,12 @@ static int mark(const struct template_build *build, struct doc *doc, struct erro
     return 0;
 }
 
+bool template_is_replaceable(const struct template_build *build, const json_t *body)
+{
+    struct made_by its = made_by_take(body);
+    return build->by.owner[0] == '\0' || strcmp(its.owner, build->by.owner) == 0;
+}
+
 // What the name means now: since the build began, the template that was to be replaced may have been removed,
 // and something else may have got its name.
 static int find_replaced(struct template_build *build, struct doc *ret_old, struct error *err)
@@ -139,10 +146,10 @@ static int find_replaced(struct template_build *build, struct doc *ret_old, stru
         return 0;
     if (store_doc_find(build->all->store, DOC_MACHINE, name, ret_old) == 0) {
         JSON_AUTO json_t *body = json_loadb(ret_old->body, ret_old->body_bytes, 0, NULL);
-        if (json_fields_get_bool(body, "template"))
+        if (json_fields_get_bool(body, "template") && template_is_replaceable(build, body))
             return 0;
-        return error_set(err, -EEXIST,
-                "\"%s\" has become a machine snapshot that is no template; it is not replaced", name);
+        return error_set(
+                err, -EEXIST, "\"%s\" has become something else than a template to replace; it stays", name);
     }
     int r = names_reserve(&build->all->config.service->names, NAMES_DATA, "template", name, err);
     build->reserved_name = r == 0;

@@ -86,6 +86,25 @@ class Owners(Repeats):
                 for key in (one, two)}
         self.assertEqual(seen, {one: {"box-one", "box-default", "child-one"}, two: {"box-two"}})
 
+        # Templates of its own, and no others in their place.
+        build = self.good("POST", "/v1/templates", {"name": "base-one", "sandbox": "box-one"}, one, 202)
+        self.until(lambda: self.good("GET", "/v1/templates/builds/" + build["id"], key=one)["state"] == "ready")
+        self.assertEqual((self.names(one, "templates"), self.names(two, "templates")), (["base", "base-one"], ["base"]))
+        self.assertEqual(self.good("GET", "/v1/templates/base-one")["owner"], keys["one"]["id"])
+        self.assertEqual([found["id"] for found in self.good("GET", "/v1/templates/builds", key=one)["builds"]], [build["id"]])
+        self.assertEqual(self.good("GET", "/v1/templates/builds", key=two)["builds"], [])
+        for status, key, method, path, body in (
+                (404, two, "GET", "/v1/templates/base-one", None), (404, two, "GET", "/v1/templates/builds/" + build["id"], None),
+                (404, two, "DELETE", "/v1/templates/builds/" + build["id"], None), (404, two, "DELETE", "/v1/templates/base-one", None),
+                (404, two, "POST", "/v1/templates", {"name": "theft", "sandbox": "box-one"}),
+                (404, two, "POST", "/v1/templates", {"name": "theft", "volume": "agent-base"}),
+                (403, two, "POST", "/v1/templates", {"name": "code-interpreter"}),
+                (403, two, "POST", "/v1/templates", {"name": "theft", "packages": ["sl"]}),
+                (409, two, "POST", "/v1/templates", {"name": "base", "sandbox": "box-two", "replace": True}),
+                (409, two, "POST", "/v1/templates", {"name": "base-one", "sandbox": "box-two", "replace": True})):
+            self.assertEqual(self.daemon.call_tcp(method, path, body, key).status, status, (path, body))
+        self.good("DELETE", "/v1/templates/base-one", key=one, status=204)
+
         # A read key sees what there is, runs nothing, and gets no contents and no values of env.
         self.assertEqual(self.names(read, "snapshots"), ["base", "snap-one", "tree-one"])
         self.good("GET", "/v1/sandboxes/box-one/files?path=.", key=read)
