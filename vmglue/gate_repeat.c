@@ -205,23 +205,42 @@ bool gate_before(void *context, struct http_request *request, const void *body, 
     return false;
 }
 
+// In the words of other services' clients an answer may hold tokens, at any depth.
+static void remove_tokens(json_t *value)
+{
+    json_t *item;
+    const char *name;
+    size_t i;
+    json_object_del(value, "envdAccessToken");
+    json_object_del(value, "trafficAccessToken");
+    json_array_foreach(value, i, item) remove_tokens(item);
+    json_object_foreach(value, name, item) remove_tokens(item);
+}
+
+static bool shows_secrets(const char *route)
+{
+    for (size_t i = 0; i < sizeof secret_routes / sizeof secret_routes[0]; i++)
+        if (strcmp(secret_routes[i], route) == 0)
+            return true;
+    return false;
+}
+
 // The answer as it is kept; malloc'ed, or NULL when it stays as it is.
 static char *without_secrets(const char *route, const void *answer, size_t size)
 {
-    bool has = false;
-    for (size_t i = 0; i < sizeof secret_routes / sizeof secret_routes[0]; i++)
-        has = has || strcmp(secret_routes[i], route) == 0;
-    if (!has)
+    bool shows = shows_secrets(route);
+    if (!shows && (answer == NULL || memmem(answer, size, "AccessToken", 11) == NULL))
         return NULL;
     json_t *json = json_loadb(answer, size, 0, NULL);
-    if (!json_is_object(json)) {
-        json_decref(json);
+    if (json == NULL)
         json = json_object();
-    }
-    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++)
+    remove_tokens(json);
+    for (size_t i = 0; shows && i < sizeof secrets / sizeof secrets[0]; i++)
         json_object_del(json, secrets[i]);
-    json_object_set_new(json, "notice",
-            json_string("the first request with this Idempotency-Key made it; its secret was in that answer "
+    if (shows)
+        json_object_set_new(json, "notice",
+                json_string(
+                        "the first request with this Idempotency-Key made it; its secret was in that answer "
                         "alone: remove it and make another one if that answer was lost"));
     char *text = json_dumps(json, JSON_COMPACT);
     json_decref(json);

@@ -81,6 +81,27 @@ class Access(rig.Case):
                 else:
                     self.assertEqual(answer.status, EXPECTED[route.rule], answer.body)
 
+    def test_other_services_words(self):
+        """They are other names for the same calls: one table decides, and nothing is let in by its name."""
+        keys = {preset: self.daemon.make_key("a-" + preset, preset)["key"] for preset in ("ci", "read")}
+        headers = {"E2b-Sandbox-Id": "sbx_000000000000", "E2b-Sandbox-Port": "49983", "X-Access-Token": "rmt_" + "0" * 81}
+        for method, path, ci, read, more in (
+                ("POST", "/process.Process/Start", 502, 403, headers), ("POST", "/process.Process/List", 502, 403, headers),
+                ("POST", "/filesystem.Filesystem/Stat", 502, 403, headers), ("GET", "/files?path=x", 502, 403, headers),
+                ("POST", "/execute", 502, 403, {**headers, "E2b-Sandbox-Port": "49999"}),
+                ("POST", "/sandboxes/sbx_000000000000/pause", 404, 403, {}), ("DELETE", "/sandboxes/sbx_000000000000", 404, 403, {}),
+                ("DELETE", "/templates/none", 404, 403, {}), ("GET", "/sandboxes/sbx_000000000000", 404, 404, {}),
+                ("POST", "/pandastack/v1/me/tokens", 403, 403, {}), ("GET", "/pandastack/v1/me/tokens", 403, 403, {}),
+                ("DELETE", "/pandastack/v1/me/tokens/a-ci", 403, 403, {}),
+                ("POST", "/pandastack/v1/sandboxes/none/exec", 404, 403, {}),
+                ("GET", "/pandastack/v1/sandboxes/none/fs?path=x", 404, 403, {}),
+                ("PUT", "/pandastack/v1/sandboxes/none/fs?path=x", 404, 403, {})):
+            for key, status in ((None, 401), ("e2b_" + "0" * 56, 401), (keys["ci"], ci), (keys["read"], read)):
+                with self.subTest(method=method, path=path, key=key):
+                    body = None if method == "GET" else {}
+                    answer = self.daemon.call_tcp(method, path, body, key, more)
+                    self.assertEqual(answer.status, status, answer.body)
+
     @staticmethod
     def bounded(route):
         return route.path + "?follow=0" if route.pattern == "/v1/events" else route.path
