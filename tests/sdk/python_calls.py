@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import time
+import urllib.request
 
 import machines
 import ramet
@@ -109,11 +110,19 @@ class PythonCalls(MachineCase):
 
     def test_ports(self):
         self.client.start_job(self.box, {"command": "python3 -c \"import socket\ns = socket.create_server(('127.0.0.1', 7070))\n"
-                                         "while True: s.accept()[0].sendall(b'hello')\""})
+                                         "while True:\n c = s.accept()[0]\n c.settimeout(0.2)\n try: http = c.recv(9999)\n except OSError: http = b''\n"
+                                         " c.sendall((b'HTTP/1.0 200 OK\\r\\n\\r\\n' if http else b'') + b'hello')\n c.close()\""})
         for each in self.both():
             sock = self.until(lambda: self.try_port(each))
             with sock:
                 self.assertEqual(sock.makefile("rb").read(5), b"hello")
+            self.assertIn(7070, [one["port"] for one in each.list_ports(self.box)])
+            made = each.create_url(self.box, 7070, ttl_secs=600)
+            with urllib.request.urlopen(made["url"]) as answer:
+                self.assertEqual(answer.read(), b"hello")
+            self.assertEqual([one["id"] for one in each.list_urls(self.box)], [made["id"]])
+            each.delete_url(self.box, made["id"])
+            self.assertEqual(each.list_urls(self.box), [])
 
     def try_port(self, each):
         try:
@@ -153,6 +162,7 @@ class PythonCalls(MachineCase):
             self.assertIn(name, [one["name"] for one in each.list_sandboxes(label="app=x", state="running")])
             self.assertEqual(each.get_sandbox(made["id"])["labels"], {"app": "x"})
             self.assertEqual(each.update_sandbox(name, labels={"app": "y"})["labels"], {"app": "y"})
+            self.assertEqual(each.sandbox_metrics(name)["id"], made["id"])
             self.assertEqual(each.pause_sandbox(name)["state"], "paused")
             self.assertEqual(each.resume_sandbox(name)["state"], "running")
             each.exec(name, "echo one > f")
@@ -197,6 +207,13 @@ class PythonCalls(MachineCase):
             self.assertEqual((each.health()["status"], each.version()["api"]), ("ok", "v1"))
             self.assertTrue(each.openapi()["openapi"].startswith("3.1"))
             self.assertEqual(each.memory()["state"], "ok")
+            self.assertEqual(each.me()["key"]["name"], "sdk")
+            self.assertEqual(each.set_environment({"SERVER_WIDE": "yes", "OTHER": "x"}), {"SERVER_WIDE": "yes", "OTHER": "x"})
+            self.assertEqual(each.exec(self.box, "echo $SERVER_WIDE")["stdout"], "yes\n")
+            self.assertEqual(each.update_environment({"OTHER": None}), {"SERVER_WIDE": "yes"})
+            self.assertEqual(each.get_environment(), {"SERVER_WIDE": "yes"})
+            each.set_environment({})
+            self.assertTrue(each.store_lineage()["nodes"])
             self.assertEqual(each.pool()["size"], 0)
             self.assertGreater(each.store()["physical_bytes"], 0)
             each.store_seal()

@@ -304,14 +304,17 @@ class Streams(unittest.TestCase):
             next(stream)
 
     def test_close_from_another_thread(self):
-        hold = threading.Event()
-        self.addCleanup(hold.set)
-        server, client = self.serve(events(b'event: stdout\ndata: {"text":"a"}\n\n', end=False))
-        stream = client.exec_stream("box", "x")
-        self.assertEqual(next(stream)["text"], "a")
-        threading.Timer(0.1, stream.close).start()
-        self.assertEqual(list(stream), [])
-        self.assertEqual(list(stream), [])
+        out, last = b'event: stdout\ndata: {"text":"a"}\n\n', b'event: exit\ndata: {"exit_code":0}\n\n'
+        closes = lambda data: data.replace(b"200 OK", b"200 OK\r\nConnection: close")    # noqa: E731
+        server, client = self.serve(events(out, end=False), closes(events(out, end=False)), closes(events(out, last, end=False)))
+        for _ in range(2):
+            stream = client.exec_stream("box", "x")
+            self.assertEqual(next(stream)["text"], "a")
+            threading.Timer(0.1, stream.close).start()
+            self.assertEqual(list(stream), [])
+            self.assertEqual(list(stream), [])
+        # An answer that does not end behind its last event is not waited for.
+        self.assertEqual([event.kind for event in client.exec_stream("box", "x")], ["stdout", "exit"])
 
     def test_raw_bodies(self):
         data = os.urandom(1 << 20)

@@ -418,7 +418,10 @@ class _Pool:
 class _Response:
     """An answer whose body is still to be read. Read to its end, its connection goes back into the pool."""
 
-    def __init__(self, pool: _Pool, connection: _Connection, raw: http.client.HTTPResponse) -> None:
+    def __init__(self, pool: _Pool, connection: _Connection) -> None:
+        # http.client forgets the socket of an answer after which the server closes, though it is still read from.
+        self.sock: socket.socket | None = connection.sock
+        raw = connection.getresponse()
         self._pool, self._connection, self._raw = pool, connection, raw
         self.status = raw.status
         self.headers = raw.headers
@@ -447,10 +450,6 @@ class _Response:
         if not data:
             self._release()
         return data
-
-    @property
-    def sock(self) -> socket.socket | None:
-        return cast("socket.socket | None", self._connection.sock)
 
     def _release(self) -> None:
         if not self._open:
@@ -605,11 +604,11 @@ class _Transport:
             except (BrokenPipeError, ConnectionResetError):
                 # The server may have refused a long body with words and closed: they are there to be read.
                 try:
-                    return _Response(self.pool, connection, connection.getresponse())
+                    return _Response(self.pool, connection)
                 except _NETWORK_ERRORS:
                     pass
                 raise
-            return _Response(self.pool, connection, connection.getresponse())
+            return _Response(self.pool, connection)
         except BaseException as error:
             connection.close()
             if cancel is not None and cancel.cancelled:
@@ -866,14 +865,15 @@ class _EventStream(Stream[Event]):
 
     connect: opens it, given the id of the last event that came (None: from the beginning).
     last: whether an event is the last one. failure: the kind of event that is an error of the call.
-    resume: whether the server's ids allow to go on where the connection broke.
+    resume: whether the server's ids allow to go on where the connection broke. wanted: others are left out.
     """
 
     _TRIES = 6
 
     def __init__(self, connect: Callable[[str | None], _Response], last: Callable[[Event], bool], failure: str | None,
-                 resume: bool, what: str) -> None:
+                 resume: bool, what: str, wanted: Callable[[Event], bool] | None = None) -> None:
         super().__init__()
+        self._wanted = wanted
         self._connect, self._last, self._failure, self._resume, self._what = connect, last, failure, resume, what
         self._response: _Response | None = None
         self._parser = _EventParser()
@@ -911,6 +911,8 @@ class _EventStream(Stream[Event]):
 
     def _sift(self, events: list[Event]) -> list[Event]:
         """Those until the last one; a failure is kept until what came before it was delivered."""
+        if self._wanted is not None:
+            events = [event for event in events if self._wanted(event)]
         for number, event in enumerate(events):
             if event.kind == self._failure:
                 self._error = _failure_of(event)
@@ -929,6 +931,9 @@ class _EventStream(Stream[Event]):
         self._closed = True
         response = self._response
         if response is None:
+            return
+        if self._wanted is not None:    # perhaps the stream of others too, which goes on
+            response.close()
             return
         try:
             if response.sock is not None:
@@ -1289,6 +1294,22 @@ class Ramet:
         """The server's figures as Prometheus reads them."""
         return self._bytes("GET", "/metrics").read().decode()
 
+    def me(self) -> Json:
+        """Who asks: `name owner key` (null for the owner, by the unix socket)."""
+        return self._get("/v1/me")
+
+    def get_environment(self) -> Dict[str, str]:
+        """The variables that every sandbox's commands have, unless it was made with `environment: false`."""
+        return cast("Dict[str, str]", self._get("/v1/environment")["env"])
+
+    def set_environment(self, env: Mapping[str, str]) -> Dict[str, str]:
+        """These in place of what was there."""
+        return cast("Dict[str, str]", self.request("PUT", "/v1/environment", {"env": env})["env"])
+
+    def update_environment(self, env: Mapping[str, str | None]) -> Dict[str, str]:
+        """Sets these; None removes one."""
+        return cast("Dict[str, str]", self.request("PATCH", "/v1/environment", {"env": env}, repeat=True)["env"])
+
     def memory(self) -> Json:
         """What machines use of the host's memory, and what is left of the budget."""
         return self._get("/v1/memory")
@@ -1437,8 +1458,28 @@ class Ramet:
 
     def sandbox_events(self, name: str, *, last_event_id: str | None = None) -> Stream[Event]:
         """What happens to it, from now on (or after `last_event_id`), until it is removed."""
-        return self._events("GET", self._box(name, "/events?follow=1"), None, f"the stream of {name}'s events",
-                            lambda event: event.get("type") == "removed", resume=True, last_event_id=last_event_id)
+        own, ids = self._box(name, "/events?follow=1"), {name}
+        paths = [own]
+
+        def connect(last_id: str | None) -> _Response:
+            last_id = last_event_id if last_id is None else last_id
+            headers = {"Accept": "text/event-stream", **({} if last_id is None else {"Last-Event-ID": last_id})}
+            try:
+                return self._transport.send("GET", paths[-1], headers=headers, timeout=_SILENCE_SECS, repeat=True)
+            except RametError as error:
+                if error.status != 404 or last_id is None or len(paths) > 1:
+                    raise
+            # It was removed while the connection was broken: that is told by the events of all.
+            paths.append("/v1/events?follow=1")
+            return connect(last_id)
+
+        def is_its(event: Event) -> bool:
+            if event.get("sandbox_id") in ids or (event.get("sandbox") == name and len(ids) == 1):
+                ids.add(event["sandbox_id"])    # from now on by its id alone: a name may change hands
+                return True
+            return len(paths) == 1
+
+        return _EventStream(connect, lambda event: event.get("type") == "removed", None, True, f"the stream of {name}'s events", is_its)
 
     def past_sandbox_events(self, name: str) -> list[Json]:
         """Its events that are still known."""
@@ -1576,6 +1617,10 @@ class Ramet:
     def open_port(self, name: str, port: int) -> socket.socket:
         """A connection to this port of the sandbox's localhost, as a connected socket. Needs no network."""
         return self._transport.upgrade(self._box(name, f"/ports/{int(port)}"), {"Connection": "Upgrade", "Upgrade": "tcp"})[0]
+
+    def list_ports(self, name: str) -> list[Json]:
+        """The ports that something in it listens on."""
+        return cast("list[Json]", self._get(self._box(name, "/ports"))["ports"])
 
     def create_url(self, name: str, /, body: Body | int | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """`host_port ttl_secs?`: an address with a secret in it that reaches a server in the sandbox → `url token expires_at`"""
@@ -2705,6 +2750,10 @@ class AsyncRamet:
     version = _twin(Ramet.version)
     openapi = _twin(Ramet.openapi)
     metrics = _twin(Ramet.metrics)
+    me = _twin(Ramet.me)
+    get_environment = _twin(Ramet.get_environment)
+    set_environment = _twin(Ramet.set_environment)
+    update_environment = _twin(Ramet.update_environment)
     memory = _twin(Ramet.memory)
     pool = _twin(Ramet.pool)
     store = _twin(Ramet.store)
@@ -2757,6 +2806,7 @@ class AsyncRamet:
     make_dir = _twin(Ramet.make_dir)
     move_file = _twin(Ramet.move_file)
     watch_files = _StreamTwin(Ramet.watch_files)
+    list_ports = _twin(Ramet.list_ports)
     create_url = _twin(Ramet.create_url)
     list_urls = _twin(Ramet.list_urls)
     delete_url = _twin(Ramet.delete_url)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second reference page's program in our words and with its calls.
+
+usage: page_analyst.py ramet|pandastack CHART.png     with our client, or with the published package
+"""
+import asyncio
+import base64
+import sys
+
+from agents import Agent, Runner, function_tool
+
+if sys.argv[1] == "ramet":
+    from ramet import Sandbox
+else:
+    from pandastack import Sandbox
+
+sandbox = Sandbox.create(template="code-interpreter", ttl_seconds=3600)
+ctx = sandbox.create_code_context()
+charts = []
+
+
+@function_tool
+def run_python(code: str) -> str:
+    """Runs Python in the kernel of an isolated machine and gives what it printed or its value.
+
+    Variables and imports stay between calls. Figures of matplotlib are caught by themselves.
+
+    Args:
+        code: The Python to run.
+    """
+    ex = ctx.run_code(code)
+    if ex.png:
+        charts.append(ex.png)
+    if ex.error:
+        return f"Error:\n{ex.error}"
+    return ex.stdout or ex.text or "(no output)"
+
+
+agent = Agent(name="Code Runner", model="gpt-4o", tools=[run_python],
+              instructions="You analyse data with run_python. The kernel keeps its state; plot with matplotlib.")
+
+
+async def more(result) -> str:
+    again = [*result.to_input_list(), {"role": "user", "content": "Zoom into the last 5 points."}]
+    return (await Runner.run(agent, again)).final_output
+
+
+result = Runner.run_sync(agent, "Compute the first 15 Fibonacci numbers, draw them with a log scale, and tell me the 15th.")
+print(result.final_output)
+print(asyncio.run(more(result)))
+assert ctx.run_code("frame").results[0].html is not None
+print("table:", "<table" in ctx.run_code("frame").results[0].html)
+with open(sys.argv[2], "wb") as file:
+    file.write(base64.b64decode(charts[0]))
+print("charts:", len(charts))
+ctx.close()
+sandbox.kill()
