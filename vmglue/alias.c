@@ -283,9 +283,9 @@ json_t *alias_error(struct http_request *request, const char *code, const char *
 static const struct {
     const char *theirs, *native[3];
 } sources[] = {
-        {"ubuntu-24.04", {"agent-base", NULL}},
-        {"ubuntu-22.04", {"agent-base", NULL}},
-        {"base", {"agent-base", NULL}},
+        {"ubuntu-24.04", {"agent-base", "code-interpreter", NULL}},
+        {"ubuntu-22.04", {"agent-base", "code-interpreter", NULL}},
+        {"base", {"agent-base", "code-interpreter", NULL}},
         {"code-interpreter", {"code-interpreter", "agent-base", NULL}},
         {"code-interpreter-v1", {"code-interpreter", "agent-base", NULL}},
 };
