@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 enum { OPTIONS_MAX = 48, PATIENCE_SECS = 3 };
+static const unsigned NOTHING = ~0u; // a word that means nothing: so does what follows
 
 static const char bash_script[] =
         "# ramet completion for bash: source <(ramet completion bash)\n"
@@ -305,11 +306,11 @@ static unsigned walk(struct completion *completion, char **words, unsigned count
             const struct verb *verb = cli_find_verb(words[i]);
             *(verb != NULL && verb->parts != NULL ? ret_group : ret_verb) = verb;
             if (verb == NULL)
-                return 0;
+                return NOTHING;
         } else if (*ret_verb == NULL) {
             *ret_verb = cli_find_part(*ret_group, words[i]);
             if (*ret_verb == NULL)
-                return 0;
+                return NOTHING;
         } else {
             arguments++;
             *ret_last = words[i];
@@ -356,6 +357,8 @@ static int complete_words(struct cli *cli, char **words)
     if (!cli_parse(cli, &verb_completion, nothing, NULL, 0, 0, 0, &args, &status)) // finds the daemon
         return CLI_DONE;
     bool is_help = verb == &verb_help;
+    if (arguments == NOTHING)
+        return CLI_DONE;
     if (value != NULL)
         offer_values(&completion, value->name);
     else if (completion.word[0] == '-' && strchr(completion.word, '=') != NULL)

@@ -49,16 +49,6 @@ static int open_unix(const struct server *server, int *ret_fd, struct error *err
 
 // ---- sentences for what libcurl says ----
 
-static int explain_tls(const struct server *server, const char *words, struct error *err)
-{
-    if (strcasestr(words, "wrong version number") != NULL || strcasestr(words, "packet length") != NULL ||
-            strcasestr(words, "unexpected TLS packet") != NULL)
-        return error_set(err, -EPROTO,
-                "%s does not speak TLS; if its daemon listens without a certificate, write http://",
-                server->name);
-    return error_set(err, -EPROTO, "no TLS connection to %s: %s", server->name, words);
-}
-
 static int explain(const struct server *server, CURLcode code, const char *details, struct error *err)
 {
     const char *words = details[0] != '\0' ? details : curl_easy_strerror(code);
@@ -87,7 +77,9 @@ static int explain(const struct server *server, CURLcode code, const char *detai
         return error_set(err, -EINVAL, "the certificates of --ca %s cannot be read: a PEM file is wanted",
                 server->ca_file);
     case CURLE_SSL_CONNECT_ERROR:
-        return explain_tls(server, words, err);
+        return error_set(err, -EPROTO,
+                "no TLS connection to %s (%s); if its daemon listens without a certificate, write http://",
+                server->name, words);
     default:
         return error_set(err, -EIO, "%s cannot be reached: %s", server->name, words);
     }

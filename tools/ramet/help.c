@@ -15,12 +15,12 @@ static const char options_text[] =
         "  -h, --help       say more about a verb\n";
 
 static const char first_steps[] =
-        "  ramet up                                 start a daemon (as root)\n"
-        "  ramet template build agent-base          make something to start from, once\n"
-        "  ramet create box --from agent-base       a sandbox\n"
-        "  ramet shell box                          a terminal in it\n"
-        "  ramet snapshot box --name before         keep this instant\n"
-        "  ramet fork box --count 3                 three more that go on from here\n";
+        "    ramet up                                 start a daemon (as root)\n"
+        "    ramet template build agent-base          make something to start from, once\n"
+        "    ramet create box --from agent-base       a sandbox\n"
+        "    ramet shell box                          a terminal in it\n"
+        "    ramet snapshot box --name before         keep this instant\n"
+        "    ramet fork box --count 3                 three more that go on from here\n";
 
 static void print_page(void)
 {

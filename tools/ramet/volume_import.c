@@ -206,13 +206,16 @@ static int import_stream(struct cli *cli, const struct verb *verb, const char *n
 static int import_remote(struct import *import, json_t **ret_volume)
 {
     const struct verb *verb = import->verb;
+    static const char raw_first[] =
+            "make a raw file of it first (qemu-img convert -O raw FILE RAW), and import that";
+    if (import->format != NULL && strcmp(import->format, "raw") != 0)
+        return cli_need_local(import->cli, verb, raw_first);
     int fd = open(import->file, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &import->before) < 0)
         return cli_fail(verb, "%s cannot be read: %s", import->file, strerror(errno));
     int status = choose_format(import);
     if (status == CLI_DONE && (strcmp(import->format, "raw") != 0 || !S_ISREG(import->before.st_mode)))
-        status = cli_need_local(import->cli, verb,
-                "make a raw file of it first (qemu-img convert -O raw FILE RAW), and import that");
+        status = cli_need_local(import->cli, verb, raw_first);
     if (status == CLI_DONE)
         status = import_stream(import->cli, verb, import->name, fd, import->file,
                 (uint64_t)import->before.st_size, ret_volume);

@@ -2,7 +2,6 @@
 """Wrong input, by the command line and by HTTP: each gets a sentence, and the daemon goes on. No machines."""
 import json
 import re
-import signal
 import socket
 
 import rig
@@ -138,15 +137,6 @@ class CommandLine(rig.Case):
         self.daemon.ramet("rm", "--force", "none")
         error = json.loads(self.daemon.ramet("--json", "show", "none", status=1))["error"]
         self.assertEqual(error["code"], "sandbox.not_found")
-
-    def test_A03_a_daemon_that_never_answers(self):
-        self.daemon.process.send_signal(signal.SIGSTOP)
-        try:
-            self.daemon.ramet("ls", status=1)
-            self.assertIn("does not answer", self.daemon.stderr)
-        finally:
-            self.daemon.process.send_signal(signal.SIGCONT)
-        self.daemon.ramet("ls")
 
     def test_no_kernel_is_said_and_leaves_nothing(self):
         self.daemon.ramet("volume", "create", "disk", "1M")
