@@ -73,6 +73,29 @@ class Environment(rig.Case):
         self.assertEqual(self.environ("box")["LAYER"], "changed")
 
     def every_way_to_run(self):
+        """X14 in a create, a fork, a job and a context, byte for byte."""
+        def of_file(box, path):
+            answer = self.daemon.call("GET", f"/v1/sandboxes/{box}/files/content?path={path}")
+            return dict(pair.split("=", 1) for pair in answer.body.decode().split("\0") if pair)
+        job = self.daemon.call("POST", "/v1/sandboxes/bare/jobs", {"command": "cat /proc/self/environ > job-environ", "env": NASTY})
+        self.daemon.call("GET", f"/v1/sandboxes/bare/jobs/{job.json['id']}?wait_secs=60")
+        made = self.daemon.call("POST", "/v1/sandboxes/bare/contexts", {"id": "nasty", "language": "bash", "env": NASTY})
+        self.assertEqual(made.status, 201, made.body)
+        ran = self.daemon.call("POST", "/v1/sandboxes/bare/contexts/nasty/run", {"code": "env -0 > context-environ"})
+        self.assertEqual(ran.json["exit_code"], 0, ran.body)
+        forked = self.daemon.call("POST", "/v1/sandboxes/bare/fork", {"names": ["nastykid"], "env": NASTY})
+        self.assertEqual(forked.status, 201, forked.body)
+        for seen in (of_file("bare", "job-environ"), of_file("bare", "context-environ"), self.environ("nastykid")):
+            for name, value in NASTY.items():
+                self.assertEqual(seen.get(name), value, name)
+        self.daemon.ramet("rm", "nastykid")
+        for path, body in (("", {"from": "agent-base"}), ("/bare/fork", {}), ("/bare/jobs", {"command": "true"}), ("/bare/exec", {"command": "true"}),
+                           ("/bare/contexts", {"language": "bash"})):
+            for name in ("", "A=B"):
+                answer = self.daemon.call("POST", "/v1/sandboxes" + path, {**body, "env": {name: self.secret}})
+                self.assertEqual((answer.status, answer.code), (400, "validation.invalid"), (path, name))
+                self.assertIn(f'"{name}"', answer.message)
+                self.assertNotIn(self.secret, answer.message)
         job = self.daemon.call("POST", "/v1/sandboxes/box/jobs", {"command": "printf %s \"$SECRET\" > of-a-job"})
         self.daemon.call("GET", f"/v1/sandboxes/box/jobs/{job.json['id']}?wait_secs=60")
         self.assertEqual(self.daemon.ramet("exec", "box", "cat of-a-job"), self.secret)
