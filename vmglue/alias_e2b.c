@@ -40,6 +40,8 @@ static bool is_everything(const json_t *list)
 static json_t *from_network(struct http_request *request, const json_t *value, struct error *err)
 {
     const json_t *allow = json_object_get(value, "allowOut"), *deny = json_object_get(value, "denyOut");
+    if (json_is_string(value)) // from_internet was here
+        return json_incref((json_t *)value);
     if (json_array_size(deny) == 0 && json_array_size(allow) == 0)
         return NULL;
     if (!is_everything(deny)) {
