@@ -53,8 +53,12 @@ static void start_job(struct http_request *request)
         if (r >= 0 && name != NULL && name[0] >= '0' && name[0] <= '9')
             r = error_set(&err, -EINVAL,
                     "field \"name\": a job's name does not begin with a digit, as its id does");
+        if (r >= 0 && name != NULL && name[0] == '\0')
+            r = error_set(&err, -EINVAL, "field \"name\" is empty; leave it out for a job without a name");
         if (r >= 0)
             r = agent_job_start(call.use.agent, &call.exec, name, &job, &err);
+        if (r == -EEXIST)
+            error_set(&err, r, "a job called \"%.60s\" runs already; end it, or choose another name", name);
         if (r < 0) {
             sandbox_agent_failed(&call.use, &err);
             http_reply_failure(request, "job", &err);
@@ -83,10 +87,12 @@ static bool begin(struct http_request *request, const char *const *known, struct
     unsigned long id = text == NULL ? 0 : strtoul(text, &end, 10);
     if (text != NULL && text[0] >= '0' && text[0] <= '9')
         r = *end != '\0' || id == 0 || id > UINT32_MAX
-                    ? error_set(&err, -ENOENT, "\"%.60s\" is no job's id", text)
+                    ? -ENOENT
                     : agent_job_get(ret_use->agent, (uint32_t)id, ret_job, &err);
     else if (text != NULL)
         r = agent_job_find(ret_use->agent, text, ret_job, &err);
+    if (r == -ENOENT && text != NULL)
+        error_set(&err, r, "there is no job \"%.60s\" in this sandbox; `GET .../jobs` lists them", text);
     if (r < 0) {
         sandbox_agent_failed(ret_use, &err);
         http_reply_failure(request, "job", &err);

@@ -32,6 +32,9 @@ static void move_file(struct http_request *request)
         r = route_json_required(body, "from", &from, &err);
     if (r >= 0)
         r = route_json_required(body, "to", &to, &err);
+    if (r >= 0 && (from[0] == '\0' || to[0] == '\0'))
+        r = error_set(
+                &err, -EINVAL, "field \"%s\" is empty; it must be a path", from[0] == '\0' ? "from" : "to");
     if (r >= 0)
         r = json_fields_bool(body, "replace", &replace, &err);
     if (!use_agent(request, r, &use, &err))

@@ -8,6 +8,7 @@ import urllib.parse
 
 import contract
 import rig
+import walk
 import wrong
 
 MEGABYTE = 1 << 20
@@ -27,6 +28,18 @@ class ErrorCase(rig.Case):
         self.faults += self.document.refusal_faults(method, path, answer, status, code, says)
         self.seen.add(code)
 
+    # ---- steps of walk.py ----
+
+    def step(self, status, method, path, body=None, headers=None):
+        found = self.document.find(method, path)
+        if found is None:
+            return None
+        answer = self.daemon.call(method, path, body, headers)
+        if answer.status != status:
+            self.faults.append(f"{method} {path} -> {answer.status} {answer.body[:300]!r}, not {status}")
+        self.faults += self.document.answer_faults(method, path, answer)
+        return f"{method} {found[0]}"
+
     # ---- each field and parameter of each call ----
 
     def walk_fields(self, strict):
@@ -40,6 +53,8 @@ class ErrorCase(rig.Case):
             if "from" in shape["properties"]:
                 good["from"] = "nothing"    # there is a volume of that name
             path = self.example(pattern)
+            if strict and "/sandboxes/{name}" not in pattern and "{part}" not in pattern and pattern != "/v1/sandboxes":
+                continue    # the same without a machine
             for name, field in shape["properties"].items():
                 for value in wrong.values(field, self.document.schemas):
                     count += 1
@@ -47,13 +62,15 @@ class ErrorCase(rig.Case):
             for name in shape.get("required", []):
                 self.check_named(method, path, {key: value for key, value in good.items() if key != name}, name, True)
                 self.check_named(method, path, {**good, name: None}, name, True)
-        self.assertGreater(count, 500)
+        self.assertGreater(count, 300)
 
     def check_named(self, method, path, body, name, strict):
         answer = self.daemon.call(method, path, body)
         stem = name[:-1] if name == "names" else name    # one of them is what is wrong
         early = {"sandbox.not_found", "volume.not_found"} if not strict else set()
         if answer.status == 404 and answer.code in early and ("/sandboxes/" in path or "/disk/" in path):
+            return
+        if path.endswith("/promote") and answer.status == 409:    # it is no fork's child, whatever the name
             return
         self.faults += [f"{fault} (body {json.dumps(body)[:200]})" for fault in self.document.refusal_faults(
             method, path, answer, 400, "validation.invalid", re.escape(stem) + "|too big integer")]
@@ -83,6 +100,11 @@ def random_bytes(count):
 
 
 class ErrorTest(ErrorCase):
+    def test_walk_without_a_machine(self):
+        for steps in (walk.SERVICE, walk.STORE):
+            for step in steps:
+                self.step(*step)
+
     def test_each_field(self):
         self.daemon.ramet("volume", "create", "nothing", "1M")
         self.walk_fields(False)
