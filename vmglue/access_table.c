@@ -15,6 +15,7 @@ static const struct access_row rows[] = {
         {"GET", "/v1/store/lineage", ACCESS_NONE, READS},
         {"GET", "/v1/memory", ACCESS_NONE, READS},
         {"GET", "/v1/pool", ACCESS_NONE, READS},
+        {"GET", "/metrics", ACCESS_NONE, READS},
         {"POST", "/v1/store/seal", ACCESS_NONE, NO},
         {"POST", "/v1/store/gc", ACCESS_NONE, NO},
         {"POST", "/v1/store/scrub", ACCESS_NONE, NO},

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+enum { SOURCE_WAIT_MS = 2000 }; // then it is seen that the client has left
 static const char comment[] = ": still running\n\n";
 
 static ssize_t feed_from_pipe(struct http_request *request, char *buffer, size_t capacity)
@@ -45,9 +46,10 @@ static ssize_t feed_from_source(struct http_request *request, char *buffer, size
         if (request->gone || http_request_is_stopping(request))
             return -EPIPE;
         uint64_t quiet_ms = (http_server_now_ns() - request->quiet_since_ns) / 1000000;
-        if (quiet_ms < HTTP_QUIET_MS)
-            request->source_over =
-                    !request->source(request, request->source_context, (unsigned)(HTTP_QUIET_MS - quiet_ms));
+        uint64_t left_ms = HTTP_QUIET_MS > quiet_ms ? HTTP_QUIET_MS - quiet_ms : 0;
+        if (left_ms > 0)
+            request->source_over = !request->source(request, request->source_context,
+                    (unsigned)(left_ms < SOURCE_WAIT_MS ? left_ms : SOURCE_WAIT_MS));
         else if (http_reply_write(request, comment, sizeof comment - 1) < 0)
             return -EPIPE;
     }

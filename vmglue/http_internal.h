@@ -15,7 +15,7 @@ enum {
     HTTP_PIPE_BYTES = 256 * 1024,
     HTTP_ID_SIZE = 72,
     HTTP_STACK_BYTES = 1 << 20, // of connections' and handlers' threads; JSON nests 2048 deep
-    HTTP_HEAD_MAX = 32 * 1024,
+    HTTP_HEAD_MAX = 24 * 1024,
     HTTP_QUIET_MS = 10000, // then a stream of events says that it lives
 };
 

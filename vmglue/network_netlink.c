@@ -87,7 +87,7 @@ static ssize_t receive(int fd, void *buffer, size_t size)
 int network_netlink_dump(int fd, struct network_netlink_message *message,
         void (*each)(void *context, const struct nlmsghdr *head), void *context)
 {
-    _Alignas(struct nlmsghdr) static _Thread_local char buffer[ANSWER_BYTES];
+    _Alignas(struct nlmsghdr) char buffer[ANSWER_BYTES]; // not per thread: there may be thousands of those
     int r = send_message(fd, message);
     while (r == 0) {
         ssize_t got = receive(fd, buffer, sizeof buffer);

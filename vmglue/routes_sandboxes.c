@@ -282,10 +282,10 @@ const struct http_route routes_sandboxes[] = {
 
 #define NATIVE                                                                                               \
     routes_store, routes_archives, routes_maintenance, routes_transfers, routes_ranges, routes_volumes,      \
-            routes_snapshots, routes_memory, routes_pool, routes_urls, routes_environment, routes_metrics,   \
-            routes_sandboxes, routes_life, routes_events, routes_exec, routes_jobs, routes_pty,              \
-            routes_files, routes_watch, routes_ports, routes_contexts, routes_templates, routes_keys,        \
-            routes_openapi
+            routes_snapshots, routes_memory, routes_pool, routes_prometheus, routes_urls,                    \
+            routes_environment, routes_metrics, routes_sandboxes, routes_life, routes_events, routes_exec,   \
+            routes_jobs, routes_pty, routes_files, routes_watch, routes_ports, routes_contexts,              \
+            routes_templates, routes_keys, routes_openapi
 const struct http_route *const routes_all[] = {NATIVE, NULL};
 const struct http_route *const routes_served[] = {
         NATIVE, routes_e2b_process, routes_e2b_files, routes_e2b_code, NULL};

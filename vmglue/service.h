@@ -46,8 +46,8 @@ extern const struct http_route routes_urls[], routes_environment[], routes_metri
 extern const struct http_route routes_life[], routes_events[];
 extern const struct http_route routes_jobs[], routes_pty[], routes_watch[], routes_ports[];
 extern const struct http_route routes_archives[], routes_maintenance[], routes_sandboxes[], routes_exec[],
-        routes_files[], routes_memory[], routes_contexts[], routes_pool[], routes_templates[], routes_keys[],
-        routes_openapi[];
+        routes_files[], routes_memory[], routes_prometheus[], routes_contexts[], routes_pool[],
+        routes_templates[], routes_keys[], routes_openapi[];
 // What E2B's clients ask inside a machine (alias_e2b.c leads to them).
 extern const struct http_route routes_e2b_process[], routes_e2b_files[], routes_e2b_code[];
 // All of them, NULL-terminated.

@@ -192,7 +192,11 @@ class Case(unittest.TestCase):
         self.daemon = Daemon(self.root, os.environ["RAMET_KERNEL_DIR"] if self.KERNEL else None, self.POOL)
         self.addCleanup(self.clean_up)
         self.daemon.ramet("store", "init", self.daemon.store)
-        self.daemon.start()
+        self.daemon.start(*self.options())
+
+    def options(self):
+        """More of the daemon's options than every test has."""
+        return ()
 
     def clean_up(self):
         failed = any(error for _, error in self._outcome.errors) if hasattr(self._outcome, "errors") else False

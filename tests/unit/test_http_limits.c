@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the HTTP server does about clients that are slow, silent, too many or gone, about streams that wait,
+// and what its hooks see.
+#include "vmglue/http_metrics.h"
+#include "vmglue/http_server.h"
+#include "vmglue/unix_socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { CONNECTIONS = 4, HANG_MS = 60000 };
+
+struct fixture {
+    char path[64];
+    int listen_fd;
+    struct http_server *server;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int released, broken, given, afters, after_status; // protected by lock
+    bool after_had_answer;                             // protected by lock
+    int allowed;                                       // protected by lock: events that may be given
+};
+
+static struct fixture *fixture_of(struct http_request *request)
+{
+    return http_request_context(request);
+}
+
+static void bump(struct fixture *fixture, int *count)
+{
+    pthread_mutex_lock(&fixture->lock);
+    (*count)++;
+    pthread_cond_broadcast(&fixture->changed);
+    pthread_mutex_unlock(&fixture->lock);
+}
+
+static void await(struct fixture *fixture, const int *count, int least)
+{
+    pthread_mutex_lock(&fixture->lock);
+    while (*count < least)
+        pthread_cond_wait(&fixture->changed, &fixture->lock);
+    pthread_mutex_unlock(&fixture->lock);
+}
+
+// ---- handlers ----
+
+static void quick(struct http_request *request)
+{
+    http_reply_json(request, 200, json_pack("{s:s}", "method", http_request_method(request)));
+}
+
+static void flood(struct http_request *request)
+{
+    static char block[1 << 16];
+    http_reply_begin(request, 200, "application/octet-stream", -1);
+    while (http_reply_write(request, block, sizeof block) == 0)
+        ;
+    bump(fixture_of(request), &fixture_of(request)->broken);
+}
+
+static void take(struct http_request *request)
+{
+    char buffer[1000];
+    ssize_t got;
+    while ((got = http_request_read(request, buffer, sizeof buffer)) > 0)
+        ;
+    bump(fixture_of(request), &fixture_of(request)->broken);
+    http_reply_empty(request, got == 0 ? 204 : 400);
+}
+
+static bool give(struct http_request *request, void *context, unsigned wait_ms)
+{
+    struct fixture *fixture = context;
+    pthread_mutex_lock(&fixture->lock);
+    int number = fixture->given < fixture->allowed ? fixture->given++ : -1;
+    pthread_mutex_unlock(&fixture->lock);
+    if (number < 0) {
+        poll(NULL, 0, wait_ms > 10 ? 10 : (int)wait_ms);
+        return true;
+    }
+    char *text = malloc(20001); // more than one block
+    memset(text, 'a' + number, 20000);
+    text[20000] = '\0';
+    int r = http_reply_event(request, "tick", json_pack("{s:i, s:s}", "n", number, "text", text));
+    free(text);
+    return r == 0 && number != 2;
+}
+
+static void release(void *context)
+{
+    struct fixture *fixture = context;
+    bump(fixture, &fixture->released);
+}
+
+static void source(struct http_request *request)
+{
+    http_reply_events_from(request, give, fixture_of(request), release);
+}
+
+static void break_off(struct http_request *request)
+{
+    http_reply_begin(request, 200, "text/plain", -1);
+}
+
+static void silent(struct http_request *request)
+{
+}
+
+static const struct http_route served[] = {
+        {"GET", "/quick", 0, quick},
+        {"POST", "/quick", 0, quick},
+        {"GET", "/flood", HTTP_STREAM, flood},
+        {"POST", "/take", HTTP_STREAM, take},
+        {"GET", "/source", 0, source},
+        {"POST", "/made", HTTP_CREATES, quick},
+        {"POST", "/silent", HTTP_CREATES, silent},
+        {"POST", "/stream", HTTP_CREATES | HTTP_STREAM, break_off},
+        {0},
+};
+static const struct http_route *const served_tables[] = {served, NULL};
+
+static bool before(void *context, struct http_request *request, const void *body, size_t size)
+{
+    return true;
+}
+
+static void after(void *context, struct http_request *request, int status, const void *answer, size_t size)
+{
+    struct fixture *fixture = context;
+    pthread_mutex_lock(&fixture->lock);
+    fixture->afters++;
+    fixture->after_status = status;
+    fixture->after_had_answer = answer != NULL && size > 0;
+    pthread_mutex_unlock(&fixture->lock);
+}
+
+static int set_up(void **state)
+{
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    struct error err = {0};
+    pthread_mutex_init(&fixture->lock, NULL);
+    pthread_cond_init(&fixture->changed, NULL);
+    snprintf(fixture->path, sizeof fixture->path, "/tmp/ramet-http-limits-%d.sock", (int)getpid());
+    int r = unix_socket_listen(fixture->path, SOCK_STREAM | SOCK_NONBLOCK, 0600, &fixture->listen_fd, &err);
+    struct http_server_config config = {.listen_fd = fixture->listen_fd,
+            .tables = served_tables,
+            .context = fixture,
+            .before = before,
+            .after = after,
+            .limits = {.connections = CONNECTIONS, .head_secs = 1, .body_secs = 1, .stalled_secs = 1}};
+    if (r == 0)
+        r = http_server_start(&config, &fixture->server, &err);
+    if (r < 0)
+        fprintf(stderr, "%s\n", err.text);
+    *state = fixture;
+    return r;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *fixture = *state;
+    http_server_stop(fixture->server);
+    close(fixture->listen_fd);
+    unlink(fixture->path);
+    pthread_mutex_destroy(&fixture->lock);
+    pthread_cond_destroy(&fixture->changed);
+    free(fixture);
+    return 0;
+}
+
+static int connect_to(const struct fixture *fixture)
+{
+    int fd;
+    assert_int_equal(unix_socket_connect(fixture->path, SOCK_STREAM, &fd), 0);
+    return fd;
+}
+
+static void say(int fd, const char *text)
+{
+    assert_int_equal(unix_socket_send(fd, text, strlen(text), -1), 0);
+}
+
+// Until the other side closes, or `until` has come. malloc'ed.
+static char *hear(int fd, const char *until)
+{
+    size_t used = 0, capacity = 1 << 20;
+    char *answer = calloc(1, capacity);
+    for (;;) {
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        assert_int_equal(poll(&poll_fd, 1, HANG_MS), 1);
+        ssize_t got = recv(fd, answer + used, capacity - used - 1, 0);
+        used += got > 0 ? (size_t)got : 0;
+        answer[used] = '\0';
+        if (got <= 0 || (until != NULL && strstr(answer, until) != NULL))
+            return answer;
+    }
+}
+
+static void expect(int fd, const char *until, const char *text)
+{
+    char *answer = hear(fd, until);
+    if (strstr(answer, text) == NULL)
+        fail_msg("expected %s in:\n%.2000s", text, answer);
+    free(answer);
+}
+
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: x\r\n\r\n"
+
+static void heads_that_drip_in_end(void **state)
+{
+    int silent_fd = connect_to(*state), half = connect_to(*state), idle = connect_to(*state);
+    char byte;
+    say(half, "GET /quick HTTP/1.1\r\nHo");
+    say(idle, GET("/quick"));
+    expect(idle, "\"method\"", " 200 ");
+    assert_true(recv(silent_fd, &byte, 1, 0) <= 0);
+    assert_true(recv(half, &byte, 1, 0) <= 0);
+    assert_true(recv(idle, &byte, 1, 0) <= 0); // nothing asked for a while
+    close(silent_fd);
+    close(half);
+    close(idle);
+}
+
+static void bodies_that_stop_end(void **state)
+{
+    struct fixture *fixture = *state;
+    int whole = connect_to(fixture), streamed = connect_to(fixture);
+    char byte;
+    say(whole, "POST /quick HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+    say(streamed, "POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc");
+    assert_true(recv(whole, &byte, 1, 0) <= 0);
+    assert_true(recv(streamed, &byte, 1, 0) <= 0);
+    await(fixture, &fixture->broken, 1); // its handler knows that it has not got all
+    close(whole);
+    close(streamed);
+}
+
+static void who_takes_nothing_is_dropped(void **state)
+{
+    struct fixture *fixture = *state;
+    int fd = connect_to(fixture);
+    say(fd, GET("/flood"));
+    await(fixture, &fixture->broken, 1); // without one byte having been read
+    close(fd);
+}
+
+static void crowds_are_told(void **state)
+{
+    struct fixture *fixture = *state;
+    int fds[CONNECTIONS];
+    for (int i = 0; i < CONNECTIONS; i++) {
+        fds[i] = connect_to(fixture);
+        say(fds[i], GET("/source"));
+        free(hear(fds[i], "\r\n\r\n"));
+    }
+    int fd = connect_to(fixture);
+    say(fd, GET("/quick"));
+    char *answer = hear(fd, NULL); // and is closed
+    assert_non_null(strstr(answer, " 503 "));
+    assert_non_null(strstr(answer, "capacity.connections"));
+    assert_non_null(strstr(answer, "Retry-After: 1"));
+    free(answer);
+    close(fd);
+    for (int i = 0; i < CONNECTIONS; i++)
+        close(fds[i]);
+    await(fixture, &fixture->released, CONNECTIONS); // those who left were noticed
+    for (bool in = false; !in;) {
+        fd = connect_to(fixture);
+        say(fd, GET("/quick"));
+        answer = hear(fd, "}");
+        in = strstr(answer, " 200 ") != NULL;
+        free(answer);
+        close(fd);
+    }
+}
+
+static void a_source_gives_its_events(void **state)
+{
+    struct fixture *fixture = *state;
+    int fd = connect_to(fixture);
+    say(fd, GET("/source"));
+    expect(fd, "\r\n\r\n", "text/event-stream"); // the head comes before any event
+    pthread_mutex_lock(&fixture->lock);
+    fixture->allowed = 3;
+    pthread_mutex_unlock(&fixture->lock);
+    char *answer = hear(fd, "0\r\n\r\n"); // ends as it should, the connection stays
+    unsigned letters[3] = {0};
+    for (char *at = answer; *at != '\0'; at++)
+        if (at[0] == at[1] && *at >= 'a' && *at <= 'c')
+            letters[*at - 'a']++;
+    for (int i = 0; i < 3; i++)
+        assert_true(letters[i] > 19900);
+    free(answer);
+    await(fixture, &fixture->released, 1);
+    say(fd, GET("/quick"));
+    expect(fd, "}", " 200 ");
+    say(fd, "HEAD /source HTTP/1.1\r\nHost: x\r\n\r\n");
+    expect(fd, "\r\n\r\n", " 200 ");
+    await(fixture, &fixture->released, 2);
+    close(fd);
+}
+
+static void stopping_ends_sources(void **state)
+{
+    struct fixture *fixture = *state;
+    int fd = connect_to(fixture);
+    say(fd, GET("/source"));
+    free(hear(fd, "\r\n\r\n"));
+    fixture->server = http_server_stop(fixture->server);
+    await(fixture, &fixture->released, 1);
+    close(fd);
+}
+
+static void after_sees_every_end(void **state)
+{
+    static const struct {
+        const char *path;
+        int status;
+        bool answer;
+    } cases[] = {{"/made", 200, true}, {"/silent", 500, true}, {"/stream", 200, false}};
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 3; i++) {
+        char head[200];
+        int fd = connect_to(fixture);
+        snprintf(head, sizeof head,
+                "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+                cases[i].path);
+        say(fd, head);
+        free(hear(fd, NULL));
+        close(fd);
+        pthread_mutex_lock(&fixture->lock);
+        assert_int_equal(fixture->afters, i + 1);
+        assert_int_equal(fixture->after_status, cases[i].status);
+        assert_int_equal(fixture->after_had_answer, cases[i].answer);
+        pthread_mutex_unlock(&fixture->lock);
+    }
+}
+
+static void refusals_come_before_bodies(void **state)
+{
+    static const char *const heads[] = {
+            "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000000\r\n\r\n",
+            "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n",
+            "POST /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"};
+    for (size_t i = 0; i < 3; i++) {
+        int fd = connect_to(*state);
+        say(fd, heads[i]);
+        expect(fd, "}}", " 404 ");
+        close(fd);
+    }
+    int fd = connect_to(*state); // a small one is taken, so that the connection can go on
+    say(fd, "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" GET("/quick"));
+    expect(fd, "\"GET\"", " 404 ");
+    close(fd);
+}
+
+static void metrics_add_up(void **state)
+{
+    struct http_metrics *metrics = http_metrics_create();
+    char *text = NULL, pattern[3000][8];
+    size_t size;
+    http_metrics_begin(metrics);
+    http_metrics_end(metrics, "GET", "/a/{b}", 200, 1500000, false);
+    http_metrics_begin(metrics);
+    http_metrics_end(metrics, "GET", "/a/{b}", 404, 2000000000, false);
+    http_metrics_begin(metrics);
+    http_metrics_end(metrics, "GET", "/a/{b}", 200, 99000000000, true);
+    http_metrics_begin(metrics);
+    http_metrics_end(metrics, "BREW", NULL, 404, 1, false);
+    for (int i = 0; i < 3000; i++) { // more than there is room for
+        snprintf(pattern[i], sizeof pattern[i], "/%d", i);
+        http_metrics_begin(metrics);
+        http_metrics_end(metrics, "PUT", pattern[i], 200, 1, true);
+    }
+    FILE *out = open_memstream(&text, &size);
+    http_metrics_print(metrics, out);
+    fclose(out);
+    assert_non_null(strstr(text, "requests_total{method=\"GET\",route=\"/a/{b}\",status=\"200\"} 2\n"));
+    assert_non_null(strstr(text, "requests_total{method=\"\",route=\"\",status=\"404\"} 1\n"));
+    assert_non_null(strstr(text, "bucket{method=\"GET\",route=\"/a/{b}\",le=\"0.001\"} 0\n"));
+    assert_non_null(strstr(text, "bucket{method=\"GET\",route=\"/a/{b}\",le=\"0.0025\"} 1\n"));
+    assert_non_null(strstr(text, "bucket{method=\"GET\",route=\"/a/{b}\",le=\"+Inf\"} 2\n"));
+    assert_non_null(strstr(text, "duration_seconds_sum{method=\"GET\",route=\"/a/{b}\"} 2.001500\n"));
+    assert_non_null(strstr(text, "ramet_http_requests_in_flight 0\n"));
+    assert_non_null(strstr(text, "ramet_http_requests_uncounted_total 1979\n"));
+    free(text);
+    http_metrics_destroy(metrics);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+            cmocka_unit_test_setup_teardown(heads_that_drip_in_end, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(bodies_that_stop_end, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(who_takes_nothing_is_dropped, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(crowds_are_told, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(a_source_gives_its_events, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(stopping_ends_sources, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(after_sees_every_end, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(refusals_come_before_bodies, set_up, tear_down),
+            cmocka_unit_test(metrics_add_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
