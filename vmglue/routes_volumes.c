@@ -162,10 +162,15 @@ static void fork_volume(struct http_request *request)
     struct error err;
     char from[2 * STORE_NAME_MAX];
     struct made_by by = access_made_by(request);
+    struct disks_ref ref;
     int r = take_name(request, true, &name, &err);
     if (r == 0)
-        r = disks_fork(
-                &service->disks, route_json_path_name(request, from, sizeof from), name, 0, &by, &id, &err);
+        r = disks_find(&service->disks, route_json_path_name(request, from, sizeof from), &ref, &err);
+    if (r == 0) { // a fork belongs to whom its source does, whoever asked for it
+        struct made_by source = disks_made_by(&service->disks, &ref);
+        by = made_by_inherit(&source, &by);
+        r = disks_fork(&service->disks, from, name, 0, &by, &id, &err);
+    }
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else

@@ -122,6 +122,9 @@ class Access(rig.Case):
         # Whoever snapshots a thing of a key, the snapshot is that key's.
         self.assertEqual(call(admin, "POST", "/v1/volumes/theirs/snapshots", {"name": "snap-theirs"}).json["owner"], other["id"])
 
+        self.assertEqual(call(admin, "POST", "/v1/volumes/theirs/fork", {"name": "fork-theirs"}).json["owner"], other["id"])
+        self.assertEqual(call(other, "DELETE", "/v1/volumes/fork-theirs").status, 204)
+
         def names(key):
             return ([volume["name"] for volume in call(key, "GET", "/v1/volumes?all=1").json["volumes"]],
                     [snapshot["name"] for snapshot in call(key, "GET", "/v1/snapshots").json["snapshots"]])

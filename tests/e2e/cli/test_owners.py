@@ -143,6 +143,16 @@ class Owners(Repeats):
                 return connection
             connection.close()
         connections = [self.until(lambda head=head: open_one(head)) for head in heads]
+        ended = []
+
+        def command():
+            try:
+                ended.append(self.daemon.call_tcp("POST", "/v1/sandboxes/box-one/exec", {"command": "exec sleep 4711"}, key))
+            except (rig.http.client.HTTPException, OSError) as error:
+                ended.append(error)
+        thread = rig.threading.Thread(target=command)
+        thread.start()
+        self.until(lambda: self.runs("sleep 4711"))
         self.assertEqual(self.daemon.call("DELETE", "/v1/keys/one").status, 204)
         for connection in connections:
             with connection:
@@ -151,7 +161,14 @@ class Owners(Repeats):
                         pass
                 except ConnectionError:
                     pass
+        thread.join(rig.HANG_SECS)
+        self.assertIsInstance(ended[0], Exception, "no answer for a key that is gone")
+        self.until(lambda: not self.runs("sleep 4711"))    # a client that is gone ends its command
         self.assertEqual(self.daemon.call_tcp("GET", "/v1/sandboxes", key=key).status, 401)
+
+    def runs(self, command):
+        line = f"for p in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $p; echo; done 2> /dev/null | grep -cx '{command} ' || true"
+        return int(self.daemon.ramet("exec", "box-one", line)) > 0
 
     def boxes(self):
         return sorted(box["id"] for box in self.daemon.json("ls"))
