@@ -80,6 +80,7 @@ static const struct access_row rows[] = {
         // Snapshots and templates.
         {"GET", "/v1/snapshots", ACCESS_ANY, READS},
         {"GET", "/v1/snapshots/{name}", ACCESS_SOURCE, READS},
+        {"PATCH", "/v1/snapshots/{name}", ACCESS_DATA, NO},
         {"DELETE", "/v1/snapshots/{name}", ACCESS_DATA, NO},
         {"GET", "/v1/templates", ACCESS_ANY, READS},
         {"POST", "/v1/templates", ACCESS_ANY, NO},

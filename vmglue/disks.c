@@ -329,16 +329,81 @@ int disks_delete_volume(struct disks *disks, const char *name, struct error *err
     return r;
 }
 
-int disks_delete_snapshot(struct disks *disks, const char *name, struct error *err)
+static int find_snapshot(struct disks *disks, const char *name, struct disks_ref *ret_ref, struct error *err)
 {
     struct disks_ref ref;
-    int r = disks_resolve(disks->store, name, &ref);
-    if (r < 0 || strchr(name, '/') != NULL)
+    if (disks_resolve(disks->store, name, &ref) < 0 || strchr(name, '/') != NULL)
         return error_set(
                 err, -ENOENT, "there is no snapshot called \"%.80s\"; `ramet snapshots` lists them", name);
     if (ref.kind == DISKS_VOLUME)
-        return error_set(err, -EINVAL, "\"%s\" is a volume, not a snapshot; `ramet volume rm %s` removes it",
-                name, name);
+        return error_set(
+                err, -EINVAL, "\"%s\" is a volume, not a snapshot; `ramet volume ls` lists volumes", name);
+    *ret_ref = ref;
+    return 0;
+}
+
+static int put_changed(
+        struct disks *disks, struct doc *doc, const char *new_name, const json_t *labels, struct error *err)
+{
+    JSON_AUTO json_t *body = json_loadb(doc->body, doc->body_bytes, 0, NULL);
+    if (body == NULL)
+        body = json_object();
+    if (labels != NULL)
+        json_object_set(body, "labels", (json_t *)labels);
+    char *text = json_dumps(body, JSON_COMPACT);
+    if (text == NULL)
+        return error_set(err, -ENOMEM, "no memory for the description of a snapshot");
+    struct doc changed = *doc;
+    changed.body = text;
+    changed.body_bytes = strlen(text);
+    if (new_name != NULL)
+        snprintf(changed.name, sizeof changed.name, "%s", new_name);
+    struct txn *txn = txn_begin(disks->store);
+    txn_doc_put(txn, &changed, NULL, 0);
+    int r = txn_commit_wait(txn, TXN_DURABLE, err);
+    free(text);
+    return r;
+}
+
+int disks_change_snapshot(struct disks *disks, const char *name, const char *new_name, const json_t *labels,
+        struct doc_id *ret_id, struct error *err)
+{
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; // two changes of one would lose the first's
+    struct disks_ref ref;
+    struct doc doc = {0};
+    int r = new_name == NULL ? 0 : names_check("snapshot", new_name, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&turn);
+    r = find_snapshot(disks, name, &ref, err);
+    if (r == 0)
+        r = store_doc_get(disks->store, ref.doc, &doc);
+    if (r == -ENOENT && doc.id.value == 0)
+        r = error_set(err, r, "there is no snapshot called \"%.80s\"; `ramet snapshots` lists them", name);
+    if (r == 0 && new_name != NULL && strcmp(new_name, doc.name) == 0)
+        new_name = NULL;
+    bool reserved = false;
+    if (r == 0 && new_name != NULL) {
+        r = names_reserve(disks->names, NAMES_DATA, "snapshot", new_name, err);
+        reserved = r == 0;
+    }
+    if (r == 0)
+        r = put_changed(disks, &doc, new_name, labels, err);
+    if (reserved)
+        names_release(disks->names, NAMES_DATA, new_name);
+    pthread_mutex_unlock(&turn);
+    doc_free(&doc);
+    if (r == 0)
+        *ret_id = ref.doc;
+    return r;
+}
+
+int disks_delete_snapshot(struct disks *disks, const char *name, struct error *err)
+{
+    struct disks_ref ref;
+    int r = find_snapshot(disks, name, &ref, err);
+    if (r < 0)
+        return r;
     struct txn *txn = txn_begin(disks->store);
     txn_doc_delete(txn, ref.doc);
     working_set_delete(disks->store, txn, ref.doc);

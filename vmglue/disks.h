@@ -46,6 +46,9 @@ struct made_by disks_made_by(struct disks *disks, const struct disks_ref *ref);
 int disks_resize(struct disks *disks, const char *name, uint64_t size_bytes, struct error *err);
 int disks_rename(struct disks *disks, const char *name, const char *new_name, struct error *err);
 int disks_delete_volume(struct disks *disks, const char *name, struct error *err);
+// Of a disk or machine snapshot: another name, other labels (an object of strings); NULL = as they are.
+int disks_change_snapshot(struct disks *disks, const char *name, const char *new_name, const json_t *labels,
+        struct doc_id *ret_id, struct error *err);
 int disks_delete_snapshot(struct disks *disks, const char *name, struct error *err);
 // Opens what `name` holds at this moment as a base that stays until disks_unpin: a snapshot's own, or a
 // volume frozen for the purpose (its doc is called back at the next start when the process dies).

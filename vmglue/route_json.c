@@ -106,7 +106,7 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
     json_object_set_new(json, "logical_bytes", json_integer((json_int_t)logical));
     if (machine) {
         static const char *const members[] = {
-                "cpus", "memory_mb", "network", "labels", "template", "build", "defaults"};
+                "cpus", "memory_mb", "network", "template", "build", "defaults"};
         json_object_set_new(json, "memory_bytes", json_integer((json_int_t)memory));
         json_object_set_new(json, "working_set", json_boolean(working_set_exists(service->store, doc->id)));
         for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
@@ -114,6 +114,8 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc)
                 json_object_set(json, members[i], json_object_get(body, members[i]));
         add_figures(json, json_object_get(json_object_get(body, "machine"), "figures"), logical);
     }
+    if (json_object_get(body, "labels") != NULL)
+        json_object_set(json, "labels", json_object_get(body, "labels"));
     if (json_object_get(body, "owner") != NULL)
         json_object_set(json, "owner", json_object_get(body, "owner"));
     json_t *parent = json_object_get(body, "parent");

@@ -73,6 +73,32 @@ static void show_snapshot(struct http_request *request)
         http_reply_json(request, 200, json);
 }
 
+static void change_snapshot(struct http_request *request)
+{
+    static const char *const known[] = {"name", "labels", NULL};
+    struct service *service = service_of(request);
+    const char *new_name = NULL;
+    const json_t *labels = NULL;
+    struct doc_id id;
+    json_t *body;
+    struct error err;
+    int r = route_json_body(request, known, &body, &err);
+    if (r >= 0)
+        r = json_fields_string(body, "name", &new_name, &err);
+    if (r >= 0)
+        r = json_fields_string_map(body, "labels", &labels, &err);
+    if (r >= 0)
+        r = disks_change_snapshot(
+                &service->disks, http_request_param(request, "name"), new_name, labels, &id, &err);
+    json_t *json = r < 0 ? NULL : route_json_snapshot_by_id(service, id);
+    if (r >= 0 && json == NULL)
+        r = error_set(&err, -ENOENT, "the snapshot was removed at this moment");
+    if (r < 0)
+        http_reply_failure(request, "snapshot", &err);
+    else
+        http_reply_json(request, 200, json);
+}
+
 static void delete_snapshot(struct http_request *request)
 {
     struct error err;
@@ -86,6 +112,7 @@ static void delete_snapshot(struct http_request *request)
 const struct http_route routes_snapshots[] = {
         {"GET", "/v1/snapshots", 0, list_snapshots},
         {"GET", "/v1/snapshots/{name}", 0, show_snapshot},
+        {"PATCH", "/v1/snapshots/{name}", 0, change_snapshot},
         {"DELETE", "/v1/snapshots/{name}", 0, delete_snapshot},
         {0},
 };

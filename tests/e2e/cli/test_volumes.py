@@ -75,6 +75,7 @@ class Volumes(rig.Case):
         self.assertEqual(diff["changed_bytes"], 4096)
         self.daemon.ramet("volume", "rm", "base")
         self.daemon.ramet("volume", "fork", "then", "late")
+        self.rename_snapshot("then")
         self.daemon.ramet("snapshots", "rm", "then")
         self.daemon.kill()
         self.daemon.start()
@@ -82,6 +83,23 @@ class Volumes(rig.Case):
         self.assertEqual(self.export("kid"), kid)
         self.assertEqual(self.daemon.json("snapshots"), [])
         self.assertEqual(self.daemon.ramet("volume", "export", "kid", "-", text=False), kid)
+
+    def rename_snapshot(self, name):
+        """Another name, other labels, both kept over a restart; what is there already is not taken."""
+        before = self.daemon.json("snapshots", "show", name)
+        changed = self.daemon.json("snapshots", "update", name, "--name", "renamed", "--label", "branch=best")
+        self.assertEqual(changed, before | {"name": "renamed", "labels": {"branch": "best"}, "state": changed["state"]})
+        self.daemon.ramet("snapshots", "show", name, status=1)
+        self.daemon.ramet("snapshots", "update", name, "--name", "other", status=1)
+        taken = self.daemon.json("volume", "ls")[0]["name"]
+        for body, status in (({"name": taken}, 409), ({"name": "No Name"}, 400), ({"labels": {"a": 1}}, 400), ({"new": 1}, 400)):
+            self.assertEqual(self.daemon.call("PATCH", "/v1/snapshots/renamed", body).status, status, body)
+        self.assertEqual(self.daemon.call("PATCH", f"/v1/snapshots/{taken}", {"name": "x"}).status, 400)
+        self.daemon.stop()
+        self.daemon.start()
+        again = self.daemon.json("snapshots", "show", changed["id"])
+        self.assertEqual((again["name"], again["labels"]), ("renamed", {"branch": "best"}))
+        self.daemon.ramet("snapshots", "update", "renamed", "--name", name)
 
     def test_resize_and_rename(self):
         self.daemon.ramet("volume", "create", "v", "1M")
