@@ -72,10 +72,16 @@ static void fill(const char *pattern, const struct http_param params[HTTP_PARAMS
     path[used] = '\0';
 }
 
-static bool is_any_javascript(const char *agent)
+// PandaStack's JavaScript client does not say who it is, but it asks for JSON by name, and for events of
+// logs.
+static bool is_likely(struct http_request *request, const char *agent, const struct alias_row *row)
 {
-    return begins(agent, "node") || begins(agent, "undici") || begins(agent, "Bun/") ||
-           begins(agent, "Deno/");
+    const char *accept = http_request_header(request, "Accept");
+    if (accept == NULL || !(begins(agent, "node") || begins(agent, "undici") || begins(agent, "Bun/") ||
+                                  begins(agent, "Deno/")))
+        return false;
+    return strcmp(accept, "application/json") == 0 ||
+           (row != NULL && strstr(row->pattern, "/logs") != NULL && strcmp(accept, "text/event-stream") == 0);
 }
 
 // Returns whether there was one of theirs.
@@ -137,12 +143,12 @@ static bool begin(struct http_request *request)
     const char *agent = http_request_header(request, "User-Agent");
     const char *path = http_request_path(request), *method = http_request_method(request);
     bool prefixed = begins(path, prefix);
-    struct alias_call made = {
-            .theirs = prefixed || begins(agent, "pandastack-"), .likely = is_any_javascript(agent)};
+    struct alias_call made = {.theirs = prefixed || begins(agent, "pandastack-")};
     struct http_param params[HTTP_PARAMS_MAX] = {0};
     if (prefixed)
         path += strlen("/pandastack");
     made.row = find(method, path, params);
+    made.likely = is_likely(request, agent, made.row);
     if (made.row == NULL && !made.theirs)
         return true;
     struct alias_call *call = malloc(sizeof *call);

@@ -6,8 +6,8 @@
 // When a request is in a family's words: its path begins with the family's prefix (/pandastack/v1/...), or is
 // one that only the family has; its User-Agent is the family's client; or its body has one of the family's
 // fields. Then errors have the family's shape and answers get its fields. Fields of native answers stay. A
-// User-Agent that any JavaScript has (fetch of Node, Bun, Deno) gets the family's fields beside the native
-// ones, and nothing else.
+// User-Agent that any JavaScript has (fetch of Node, Bun, Deno), with "Accept: application/json", gets the
+// family's fields beside the native ones, and nothing else.
 //
 // Threads: a request's own.
 #pragma once

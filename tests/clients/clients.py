@@ -57,9 +57,12 @@ def node_modules(family):
     return folder
 
 
+def program(family, name):
+    return os.path.join(HERE, family, name)
+
+
 class Clients(unittest.TestCase):
-    """FAMILY's programs run one after another against one daemon; each prints what it tries and ends with 0."""
-    FAMILY = None
+    """Programs run one after another against one daemon; each prints what it tries and ends with 0."""
 
     @classmethod
     def setUpClass(cls):
@@ -89,9 +92,6 @@ class Clients(unittest.TestCase):
         print(done.stdout)
         self.assertEqual(done.returncode, 0, f"{' '.join(command)} failed\nthe daemon's log:\n{self.daemon.log()[-8000:]}")
         return done.stdout
-
-    def program(self, name):
-        return os.path.join(HERE, self.FAMILY, name)
 
     def left_over(self):
         return [box["name"] for box in self.daemon.json("ls")]
