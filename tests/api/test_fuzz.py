@@ -38,7 +38,7 @@ class FuzzTest(rig.Case):
             os.environ["PATH"] = path
         key = self.daemon.call("POST", "/v1/keys", {"name": "fuzz", "preset": "admin"}).json["key"]
         options = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "300", "--generation-database", "none"] if LONG else \
-            ["--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--seed", "1", "--generation-deterministic"]
+            ["--phases", "examples,coverage,fuzzing", "--max-examples", "2", "--seed", "1", "--generation-deterministic"]
         command = [sys.executable, "-c", START, "--config-file", os.path.join(contract.HERE, "fuzz.toml"), "run",
                    self.daemon.url + "/openapi.json", "--header", f"Authorization: Bearer {key}", "--no-color", *options]
         environment = {**os.environ, "PYTHONPATH": FOLDER}
