@@ -189,6 +189,7 @@ int keys_start(struct store *store, struct keys **ret_keys, struct error *err)
     if (keys == NULL)
         return error_set(err, -ENOMEM, "no memory for the keys");
     keys->store = store;
+    keys->most = KEYS_MAX;
     pthread_mutex_init(&keys->change_lock, NULL);
     pthread_mutex_init(&keys->lock, NULL);
     pthread_cond_init(&keys->changed, NULL);
@@ -273,20 +274,20 @@ static int check_maker(const struct keys_create *create, struct keys_info *info,
 static int add(struct keys *keys, const struct key *made, struct error *err)
 {
     pthread_mutex_lock(&keys->lock);
-    bool crowded = keys->count >= KEYS_MAX;
+    bool crowded = keys->count >= keys->most;
     pthread_mutex_unlock(&keys->lock);
     if (crowded)
         forget_expired(keys, 0);
     pthread_mutex_lock(&keys->lock);
     bool taken = find(keys, made->info.name) != NULL || find(keys, made->info.id) != NULL;
-    bool full = keys->count >= KEYS_MAX;
+    bool full = keys->count >= keys->most;
     pthread_mutex_unlock(&keys->lock);
     if (taken)
         return error_set(err, -EEXIST,
                 "there is a key called \"%s\"; choose another name, or revoke it with `ramet key rm %s`",
                 made->info.name, made->info.name);
     if (full)
-        return error_set(err, -ENOSPC, "there are %d keys, which is the most; remove some", KEYS_MAX);
+        return error_set(err, -ENOSPC, "there are %u keys, which is the most; remove some", keys->most);
     struct key *key = malloc(sizeof *key);
     if (key == NULL)
         return error_set(err, -ENOMEM, "no memory for a key");

@@ -30,6 +30,7 @@ struct keys {
     bool runs, stopping;    // stopping: (lock)
     struct key *buckets[KEYS_BUCKETS];
     unsigned count;
+    unsigned most; // KEYS_MAX; a test takes fewer
 };
 
 uint64_t keys_now_ns(void);
