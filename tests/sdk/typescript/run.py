@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the TypeScript SDK as its package, and runs one part of its tests with node, against a daemon with one machine.
 
-usage: run.py unit|machine|agents|examples|browser
+usage: run.py unit|machine|examples|browser
 
 RAMET_SDK_BUILD names the folder for what is installed and built (below build/), RAMET_BIN where the programs are. The package is
 what `npm pack` gives, installed as a user's would be. What cannot be had here is a visible skip: node and npm, or a registry
@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -50,6 +51,10 @@ def node_version():
     if major < 18:
         rig.skip(f"node {version} is too old: 18 is the least")
     return major
+
+
+def chromium():
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def digest(paths):
@@ -121,26 +126,22 @@ def prepare(suite):
         fcntl.flock(lock, fcntl.LOCK_EX)
         sources = [os.path.join(SDK, name) for name in ("package.json", "package-lock.json", "tsconfig.json", "README.md")]
         built = once("package", sources + list(files_of(SDK, below="src")), build_package)
-        if suite in ("agents", "examples"):
+        where, packages = "run", [os.path.join(built, "package.tgz")]
+        if suite == "examples":
             if node_version() < 20:
                 rig.skip("@openai/agents needs node 20 or later")
-            packages = [os.path.join(HERE, name) for name in ("package.json", "package-lock.json")]
-            once("installed", packages, lambda folder: install(folder, HERE, "installing @openai/agents"))
-
-        def place(folder):
-            for name in ("installed", "run"):
-                if name == "run" or os.path.exists(os.path.join(BUILD, "installed.made-from")):
-                    os.makedirs(os.path.join(BUILD, name), exist_ok=True)
-                    place_package(built, os.path.join(BUILD, name))
-
-        used = list(files_of(HERE)) + list(files_of(EXAMPLES) if os.path.isdir(EXAMPLES) else [])
-        where = "installed" if suite in ("agents", "examples") else "run"
-        once("placed-" + where, [os.path.join(built, "package.tgz")], place)
+            where = "installed"
+            agents = [os.path.join(HERE, name) for name in ("package.json", "package-lock.json")]
+            once(where, agents, lambda folder: install(folder, HERE, "installing @openai/agents"))
+            packages += agents
+        os.makedirs(os.path.join(BUILD, where), exist_ok=True)
+        once("placed-" + where, packages, lambda _: place_package(built, os.path.join(BUILD, where)))
         folder = os.path.join(BUILD, where)
+        used = list(files_of(HERE)) + list(files_of(EXAMPLES))
         for path in used:
             if path.endswith((".mjs", ".ts", ".html", ".json")) and os.path.basename(path) not in ("package.json", "package-lock.json"):
                 shutil.copy(path, folder)
-        if suite in ("agents", "examples"):
+        if suite == "examples":
             compile_examples(built, folder)
     return folder
 
@@ -165,7 +166,10 @@ def with_machine(folder, suite):
     failed = True
     try:
         daemon.ramet("store", "init", daemon.store)
-        daemon.start("--listen", "0", "--cors-origin", "*")
+        # The page of the browser's test comes from an address of its own, which the daemon must be told.
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            page_port = free.getsockname()[1]
+        daemon.start("--listen", "0", "--cors-origin", f"http://127.0.0.1:{page_port}")
         daemon.ramet("template", "build", "code-interpreter", "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw",
                      "--warm", "python")
         # What sandboxes are made of when nobody says of what: here the same machine.
@@ -175,7 +179,8 @@ def with_machine(folder, suite):
         key = daemon.make_key("tests")["key"]
         status = subprocess.run(["node", f"{suite}.test.mjs"], cwd=folder, env={
             **os.environ, "RAMET_API": daemon.url, "RAMET_API_KEY": key, "RAMET_TEST_FOLDER": root,
-            "RAMET_MODEL_SERVER": os.path.join(ROOT, "tests", "sdk", "model_server.py"), "RAMET_RUN": daemon.run}).returncode
+            "RAMET_MODEL_SERVER": os.path.join(ROOT, "tests", "sdk", "model_server.py"), "RAMET_PAGE_PORT": str(page_port),
+            "RAMET_CHROMIUM": chromium() or ""}).returncode
         failed = status != 0
         return status
     finally:
@@ -191,12 +196,14 @@ def with_machine(folder, suite):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1] not in ("unit", "machine", "agents", "examples", "browser"):
+    if len(sys.argv) != 2 or sys.argv[1] not in ("unit", "machine", "examples", "browser"):
         sys.exit(__doc__)
     suite = sys.argv[1]
     if not BUILD or not rig.BIN:
         rig.skip("RAMET_SDK_BUILD and RAMET_BIN do not say where to build and where the programs are")
     node_version()
+    if suite == "browser" and chromium() is None:
+        rig.skip("there is no chromium (tools/deps test installs it)")
     folder = prepare(suite)
     if suite == "unit":
         sys.exit(subprocess.run(["node", "unit.test.mjs"], cwd=folder).returncode)

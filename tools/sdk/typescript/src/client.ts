@@ -22,8 +22,17 @@ export interface Transfer {
 
 export class Ramet extends RametFiles {
   /** A terminal in the sandbox, over a WebSocket. */
-  openPty(name: string, what: PtyRequest = {}, options: CallOptions = {}): Promise<Pty> {
-    return openPty(this.transport, this.box(name, "/exec/pty"), what, options);
+  async openPty(name: string, what: PtyRequest = {}, options: CallOptions = {}): Promise<Pty> {
+    try {
+      return await openPty(this.transport, this.box(name, "/exec/pty"), what, options);
+    } catch (error) {
+      // Browsers keep to themselves why a WebSocket was refused; a plain call says it.
+      if (error instanceof RametError && error.code === "client.refused") {
+        const box = await this.getSandbox(name, options);
+        if (box.state !== "running") throw new RametError(`sandbox ${name} is ${box.state}`, { code: "pty.invalid_state", cause: error });
+      }
+      throw error;
+    }
   }
 
   /** Node: a connection to a port of the sandbox's own 127.0.0.1; it needs no network in the guest. */
@@ -40,10 +49,6 @@ export class Ramet extends RametFiles {
   /** With `wait` when it survives power loss. */
   getSnapshot(name: string, what: { wait?: boolean } = {}, options: CallOptions = {}): Promise<wire.Snapshot> {
     return this.get(`/v1/snapshots/${part(name)}`, options, { wait: what.wait ? 1 : undefined });
-  }
-
-  updateSnapshot(name: string, what: { name?: string; labels?: wire.Labels }, options: CallOptions = {}): Promise<wire.Snapshot> {
-    return this.transport.json({ method: "PATCH", path: `/v1/snapshots/${part(name)}`, json: what, ...options });
   }
 
   async deleteSnapshot(name: string, options: CallOptions = {}): Promise<void> {
@@ -266,12 +271,44 @@ export class Ramet extends RametFiles {
     return (await this.get<{ keys: wire.Key[] }>("/v1/keys", options)).keys;
   }
 
-  async deleteKey(name: string, options: CallOptions = {}): Promise<void> {
-    await this.transport.text({ method: "DELETE", path: `/v1/keys/${part(name)}`, ...options });
+  getKey(id: string, options: CallOptions = {}): Promise<wire.Key> {
+    return this.get(`/v1/keys/${part(id)}`, options);
+  }
+
+  /** Revokes it at once. */
+  async deleteKey(id: string, options: CallOptions = {}): Promise<void> {
+    await this.transport.text({ method: "DELETE", path: `/v1/keys/${part(id)}`, ...options });
+  }
+
+  /** Who asks: with which key. */
+  me(options: CallOptions = {}): Promise<{ name: string | null; owner: boolean; key: wire.Key | null }> {
+    return this.get("/v1/me", options);
+  }
+
+  /** What commands of every sandbox have in their environment unless it was made with `environment: false`. */
+  async getEnvironment(options: CallOptions = {}): Promise<wire.Environment> {
+    return (await this.get<{ env: wire.Environment }>("/v1/environment", options)).env;
+  }
+
+  /** In place of what was there. */
+  async setEnvironment(env: wire.Environment, options: CallOptions = {}): Promise<wire.Environment> {
+    const call = { method: "PUT", path: "/v1/environment", json: { env }, ...options };
+    return (await this.transport.json<{ env: wire.Environment }>(call)).env;
+  }
+
+  /** Sets what is a string, removes what is null. */
+  async updateEnvironment(env: Record<string, string | null>, options: CallOptions = {}): Promise<wire.Environment> {
+    const call = { method: "PATCH", path: "/v1/environment", json: { env }, ...options };
+    return (await this.transport.json<{ env: wire.Environment }>(call)).env;
+  }
+
+  /** The TCP ports on which something in the sandbox listens. */
+  async listPorts(name: string, options: CallOptions = {}): Promise<{ port: number; listening: boolean }[]> {
+    return (await this.get<{ ports: { port: number; listening: boolean }[] }>(this.box(name, "/ports"), options)).ports;
   }
 
   /** A URL that reaches a server inside the sandbox. */
-  createUrl(name: string, what: { host_port: number; ttl_secs?: number }, options: CallOptions = {}): Promise<wire.Url> {
+  createUrl(name: string, what: { host_port: number; ttl_secs?: number }, options: CallOptions = {}): Promise<wire.CreatedUrl> {
     return this.post(this.box(name, "/urls"), what, options, true);
   }
 

@@ -87,12 +87,12 @@ export class RametRuns extends RametSandboxes {
     return (await this.get<{ jobs: wire.Job[] }>(this.box(name, "/jobs"), options)).jobs;
   }
 
-  getJob(name: string, job: string, options: CallOptions = {}): Promise<wire.Job> {
+  getJob(name: string, job: string | number, options: CallOptions = {}): Promise<wire.Job> {
     return this.get(this.box(name, `/jobs/${part(job)}`), options);
   }
 
   /** Waits for its end; with `waitSecs` at most so long, and gives it as it is then. */
-  async waitJob(name: string, job: string, what: { waitSecs?: number } = {}, options: CallOptions = {}): Promise<wire.Job> {
+  async waitJob(name: string, job: string | number, what: { waitSecs?: number } = {}, options: CallOptions = {}): Promise<wire.Job> {
     const until = what.waitSecs === undefined ? Infinity : Date.now() + what.waitSecs * 1000;
     for (;;) {
       const left = Math.max(0, (until - Date.now()) / 1000);
@@ -105,7 +105,7 @@ export class RametRuns extends RametSandboxes {
 
   async signalJob(
     name: string,
-    job: string,
+    job: string | number,
     what: { signal?: string | number; whole?: boolean } = {},
     options: CallOptions = {},
   ): Promise<void> {
@@ -113,7 +113,7 @@ export class RametRuns extends RametSandboxes {
   }
 
   /** Forgets it; one that runs is refused, or ended with `kill`. */
-  async deleteJob(name: string, job: string, what: { kill?: boolean } = {}, options: CallOptions = {}): Promise<void> {
+  async deleteJob(name: string, job: string | number, what: { kill?: boolean } = {}, options: CallOptions = {}): Promise<void> {
     const query = what.kill ? { kill: 1 } : {};
     await this.transport.text({ method: "DELETE", path: this.box(name, `/jobs/${part(job)}`), query, ...options });
   }
@@ -121,7 +121,7 @@ export class RametRuns extends RametSandboxes {
   /** Its output from these offsets on, until its end with `follow` (the default); broken connections lose nothing. */
   jobLogs(
     name: string,
-    job: string,
+    job: string | number,
     what: { follow?: boolean; stdout?: number | "end"; stderr?: number | "end"; encoding?: "base64" } = {},
     options: CallOptions & StreamOptions = {},
   ): EventStream<wire.JobLogEvent> {

@@ -6,7 +6,8 @@ import { type CallOptions, type RametOptions, Transport } from "./transport.js";
 import type * as wire from "./types.js";
 
 /** A name or id as one part of a path; `NAME/disk` and `NAME/memory` keep their slash. */
-export function part(name: string): string {
+export function part(given: string | number): string {
+  const name = typeof given === "number" ? String(given) : given;
   if (typeof name !== "string" || name === "") {
     throw new RametError("a name or id is missing: the path would be of another call", { code: "client.usage" });
   }

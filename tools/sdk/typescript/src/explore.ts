@@ -50,6 +50,8 @@ export interface ExploreOptions {
 
 export interface ExploreResult {
   treeId: string;
+  /** From the call until all branches ran. */
+  forkMs: number;
   outcomes: readonly Outcome[];
   /** undefined: none was good enough, and no branch is left. */
   best: Outcome | undefined;
@@ -108,7 +110,9 @@ export async function explore(parent: Sandbox, candidates: readonly (string | Ca
   }
   options.signal?.throwIfAborted();
   const labels = options.labels === undefined ? {} : { labels: options.labels };
+  const began = Date.now();
   const children = await parent.fork(wanted.length, labels);
+  const forkMs = Date.now() - began;
   const treeId = children[0]!.info.tree_id ?? "";
   const inner = new AbortController();
   const stop = (): void => inner.abort(options.signal?.reason);
@@ -124,16 +128,22 @@ export async function explore(parent: Sandbox, candidates: readonly (string | Ca
       }
     };
     const count = Math.max(1, Math.min(options.concurrency ?? wanted.length, wanted.length));
-    await Promise.all(Array.from({ length: count }, worker));
-    if (options.promote === false) return { treeId, outcomes, best: choose(outcomes, options), winner: undefined };
+    // A function that does not look at its signal does not keep the abort waiting: its branch goes, and it with that.
+    const aborted = new Promise<never>((_, reject) => {
+      if (inner.signal.aborted) reject(inner.signal.reason);
+      inner.signal.addEventListener("abort", () => reject(inner.signal.reason), { once: true });
+    });
+    aborted.catch(() => undefined);
+    await Promise.race([Promise.all(Array.from({ length: count }, worker)), aborted]);
+    if (options.promote === false) return { treeId, forkMs, outcomes, best: choose(outcomes, options), winner: undefined };
     const best = choose(outcomes, options);
     if (best === undefined) {
       await Promise.all(children.map((child) => child.kill()));
-      return { treeId, outcomes, best, winner: undefined };
+      return { treeId, forkMs, outcomes, best, winner: undefined };
     }
     const kept = await best.branch.promote(options.name === undefined ? {} : { name: options.name });
     best.branch.info = kept.winner;
-    return { treeId, outcomes, best, winner: best.branch };
+    return { treeId, forkMs, outcomes, best, winner: best.branch };
   } catch (error) {
     // Nothing half-made stays: the branches were made here, so they go with the failure.
     inner.abort(error);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// <reference lib="esnext.disposable" preserve="true" />
 export { Ramet, type Transfer } from "./client.js";
 export { type FileData } from "./client_files.js";
 export { CodeContext, Execution, Result, type RunOptions } from "./code.js";

@@ -319,7 +319,7 @@ export class Sandbox implements AsyncDisposable {
   // ---- Around it ----
 
   /** A URL that reaches a server inside. */
-  url(port: number, what: { ttlSecs?: number } = {}): Promise<wire.Url> {
+  url(port: number, what: { ttlSecs?: number } = {}): Promise<wire.CreatedUrl> {
     return this.client.createUrl(this.id, what.ttlSecs === undefined ? { host_port: port } : { host_port: port, ttl_secs: what.ttlSecs });
   }
   logs(what: { tailBytes?: number } = {}): Promise<string> {

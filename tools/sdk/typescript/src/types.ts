@@ -128,7 +128,7 @@ export interface StartJob extends Exec {
 }
 
 export interface Job {
-  id: string;
+  id: number;
   name: string | null;
   command: string;
   state: "running" | "ended";
@@ -388,9 +388,13 @@ export type Preset = "admin" | "ci" | "read";
 export interface Key {
   id: string;
   name: string;
+  /** What the key begins with. */
+  prefix: string;
   preset: Preset;
   created_at: string;
   expires_at: string | null;
+  last_used_at: string | null;
+  created_by: string | null;
 }
 
 /** The only time that the key itself is shown. */
@@ -400,10 +404,18 @@ export interface CreatedKey extends Key {
 
 export interface Url {
   id: string;
-  url: string;
-  token: string;
   host_port: number;
+  created_at: string;
   expires_at: string | null;
+}
+
+/** The only time that the token, and what holds it, is shown. */
+export interface CreatedUrl extends Url {
+  token: string;
+  path: string;
+  /** null: the server listens on no TCP port. */
+  url: string | null;
+  host_url: string | null;
 }
 
 export interface Store {

@@ -63,7 +63,7 @@ async function openBrowserSocket(
   await new Promise<void>((resolve, reject) => {
     const refused = new RametError(
       `the WebSocket to ${transport.url}${path} was refused (a browser does not say why): is the sandbox running, the key valid, and this page's origin allowed?`,
-      { code: "client.network" },
+      { code: "client.refused" },
     );
     const give = (error: unknown): void => {
       end();
