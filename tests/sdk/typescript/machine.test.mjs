@@ -64,7 +64,7 @@ test("commands, with their output, time-outs and errors", async () => {
   assert.deepEqual([quick.stdout, quick.stderr, quick.exit_code, quick.timed_out], ["out\n", "err\n", 3, false]);
   const slow = await ramet.exec("box", "echo out; echo err >&2; exit 3");
   assert.deepEqual({ ...slow, duration_ms: 0 }, { ...quick, duration_ms: 0 });
-  assert.equal((await box.exec("cat; echo \"$A\"; pwd", { stdin: "in ", env: { A: "1  2" }, cwd: "/usr", user: "root" })).stdout, "in 1  2\n/usr\n");
+  assert.equal((await box.exec("cat; echo \"$A\"; pwd", { stdin: new TextEncoder().encode("in "), env: { A: "1  2" }, cwd: "/usr", user: "root" })).stdout, "in 1  2\n/usr\n");
   const thrown = await failure(box.exec("echo why >&2; exit 4", { check: true }));
   assert.ok(thrown instanceof CommandError);
   assert.equal(thrown.result.exitCode, 4);
@@ -93,11 +93,17 @@ test("A03 a command beyond its time is ended with what it said; a client that le
   await ramet.exec("box", { command: "while kill -0 $(cat /tmp/pid) 2>/dev/null; do sleep 0.05; done", timeout_secs: 120 });
 });
 
+test("A03 five quiet minutes are no reason to hang up", { skip: !process.env.RAMET_TEST_LONG && "only with RAMET_TEST_LONG=1" }, async () => {
+  assert.deepEqual((({ exit_code, stdout }) => [exit_code, stdout])(await ramet.exec("box", "sleep 400; echo done")), [0, "done\n"]);
+});
+
 test("X01 both streams flooded at once end with the true status, in bounds", async () => {
-  const mebibytes = process.env.RAMET_TEST_LONG ? 300 : 17;
+  // What is beyond 16 MiB of a stream is cut: unit.test.mjs tries it, and this where time does not matter.
+  const mebibytes = process.env.RAMET_TEST_LONG ? 300 : 3;
   const flood = `(head -c ${mebibytes}M /dev/zero | tr '\\0' e >&2) & head -c ${mebibytes}M /dev/zero | tr '\\0' o; wait; exit 3`;
   const result = await ramet.exec("box", flood);
-  assert.deepEqual([result.exit_code, result.truncated, result.stdout.length, result.stderr.length], [3, true, 16 << 20, 16 << 20]);
+  const kept = Math.min(mebibytes, 16) << 20;
+  assert.deepEqual([result.exit_code, result.truncated, result.stdout.length, result.stderr.length], [3, mebibytes > 16, kept, kept]);
   let counted = 0;
   for await (const event of ramet.execStream("box", "head -c 3000000 /dev/zero | tr '\\0' x")) {
     if (event.event === "stdout") counted += event.data.text.length;
@@ -271,11 +277,12 @@ test("code keeps its variables and shows what it shows; X13 big results arrive o
   assert.equal(late.timedOut, true);
   assert.ok((await ramet.listContexts("box")).some((one) => one.id === ctx.id));
   assert.equal((await box.getCodeContext(ctx.id)).language, "python");
-  await ctx.restart();
-  assert.match((await ctx.runCode("x", { timeoutSecs: 60 })).error, /NameError/);
   await ctx.close();
   await ctx.close();
-  assert.equal((await box.runCode("a=5; echo $a; false", { language: "bash", timeoutSecs: 60 })).exitCode, 1);
+  const shell = await box.createCodeContext("bash");
+  assert.equal((await shell.runCode("a=5; echo $a; false", { timeoutSecs: 60 })).exitCode, 1);
+  await shell.restart();
+  assert.equal((await shell.runCode("echo [$a]", { timeoutSecs: 60 })).stdout, "[]\n");
 });
 
 test("A01 the same key makes one thing", async () => {

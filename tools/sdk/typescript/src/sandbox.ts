@@ -4,6 +4,7 @@ import { Ramet } from "./client.js";
 import { CodeContext, type Execution, type RunOptions } from "./code.js";
 import { RametError } from "./errors.js";
 import { explore, type Candidate, type ExploreOptions, type ExploreResult } from "./explore.js";
+import { toBase64 } from "./gather.js";
 import type { Pty, PtyRequest } from "./pty.js";
 import { SandboxFiles } from "./sandbox_files.js";
 import type { EventStream } from "./stream.js";
@@ -55,7 +56,7 @@ export interface ExecOptions {
   cwd?: string;
   env?: wire.Environment;
   user?: string;
-  stdin?: string;
+  stdin?: string | Uint8Array;
   /** Another exit code than 0 is thrown as CommandError. */
   check?: boolean;
   signal?: AbortSignal;
@@ -96,7 +97,7 @@ function execBody(command: string, options: ExecOptions): wire.Exec {
     ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
     ...(options.env === undefined ? {} : { env: options.env }),
     ...(options.user === undefined ? {} : { user: options.user }),
-    ...(options.stdin === undefined ? {} : { stdin: options.stdin }),
+    ...(options.stdin === undefined ? {} : typeof options.stdin === "string" ? { stdin: options.stdin } : { stdin_base64: toBase64(options.stdin) }),
   };
 }
 
