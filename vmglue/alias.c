@@ -51,25 +51,23 @@ static const struct alias_row *find(
     return NULL;
 }
 
-// The native pattern with the values of their path.
+// The native pattern with the values of their path. What is too long for it is nobody's name: "" then.
 static void fill(const char *pattern, const struct http_param params[HTTP_PARAMS_MAX], char *path)
 {
     size_t used = 0;
-    while (*pattern != '\0' && used + 1 < PATH_CAPACITY) {
+    while (*pattern != '\0' && used < PATH_CAPACITY) {
         if (*pattern != '{') {
             path[used++] = *pattern++;
             continue;
         }
         size_t size = strcspn(pattern + 1, "}");
-        for (unsigned i = 0; i < HTTP_PARAMS_MAX; i++)
+        for (unsigned i = 0; i < HTTP_PARAMS_MAX && used < PATH_CAPACITY; i++)
             if (params[i].name != NULL && params[i].name_size == size &&
                     memcmp(params[i].name, pattern + 1, size) == 0)
                 used += (size_t)snprintf(path + used, PATH_CAPACITY - used, "%s", params[i].value);
-        if (used >= PATH_CAPACITY)
-            used = PATH_CAPACITY - 1;
         pattern += size + 2;
     }
-    path[used] = '\0';
+    path[used < PATH_CAPACITY ? used : 0] = '\0';
 }
 
 // PandaStack's JavaScript client does not say who it is, but it asks for JSON by name, and for events of
@@ -161,10 +159,8 @@ static bool begin(struct http_request *request)
         http_reply_error(request, 404, "route.not_found", "%s", made.row->words);
         return false;
     }
-    if (prefixed) {
-        snprintf(call->native, sizeof call->native, "%s", path);
-        http_request_set_target(request, method, call->native);
-    }
+    if (prefixed)
+        http_request_set_target(request, method, path);
     if (call->row != NULL && (call->row->flags & ALIAS_INSIDE) != 0 && !take_sandbox(request, params))
         return false;
     if (call->row != NULL)

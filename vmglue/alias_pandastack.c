@@ -192,6 +192,9 @@ const struct alias_row alias_pandastack[] = {
                 .answer = alias_pandastack_token},
         {ROW("DELETE", "/v1/me/tokens/{id}"), TO("DELETE", "/v1/keys/{id}")},
 
+        {ROW("POST", "/v1/templates/build"), .flags = ALIAS_ABSENT,
+                .words = "Ramet makes templates of packages, archives, disks and sandboxes with POST "
+                         "/v1/templates, or `ramet template build`"},
         ABSENT("/v1/databases",
                 "Ramet has no managed databases; run one in a sandbox, and keep its data with snapshots"),
         ABSENT("/v1/apps", "Ramet has no app hosting; run the server in a sandbox and give it a URL (POST "

@@ -165,6 +165,21 @@ def tokens(box, other):
     check("no name", httpx.post(url + "/execute", headers={"X-API-Key": os.environ["E2B_API_KEY"]}, json={}).status_code == 400)
 
 
+def another_key(box):
+    """A ci key sees what it made, and nothing of others."""
+    url, admin = os.environ["E2B_API_URL"], {"X-API-Key": os.environ["E2B_API_KEY"]}
+    made = httpx.post(url + "/v1/keys", headers=admin, json={"name": "e2b-ci", "preset": "ci"}).json()
+    its = {"api_key": made["key"]}
+    check("list with another key", Sandbox.list(**its).next_items() == [])
+    raises("connect with another key", e2b.SandboxNotFoundException, box.sandbox_id, lambda: Sandbox.connect(box.sandbox_id, **its))
+    check("kill with another key", Sandbox.kill(box.sandbox_id, **its) is False)
+    own = Sandbox.create(timeout=300, **its)
+    check("its own", own.commands.run("echo own").stdout == "own\n" and [s.sandbox_id for s in Sandbox.list(**its).next_items()] == [own.sandbox_id])
+    httpx.delete(f"{url}/v1/keys/{made['id']}", headers=admin)
+    raises("a token ends with its key", e2b.AuthenticationException, "", lambda: own.commands.run("true"))
+    check("kill of it", Sandbox.kill(own.sandbox_id) is True)
+
+
 async def asynchronous(sandbox_id):
     box = await AsyncSandbox.connect(sandbox_id)
     events = []
@@ -184,6 +199,7 @@ def main():
     check("create", box.is_running() and box.sandbox_id.startswith("sbx_"))
     for part in (commands, terminal, files, code, life, branches):
         part(box)
+    another_key(box)
     asyncio.run(asynchronous(box.sandbox_id))
     check("kill", box.kill() is True)
     raises("run in a killed one", e2b.SandboxNotRunningException, "not found", lambda: box.commands.run("true"))

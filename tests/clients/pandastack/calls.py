@@ -58,6 +58,8 @@ def absent():
            lambda: client.databases._client._request("POST", "/databases", json={}))
     raises("apps.list", pandastack.NotFoundError, "Ramet has no app hosting", client.apps.list)
     raises("functions.list", pandastack.NotFoundError, "Ramet has no functions", client.functions.list)
+    raises("templates.build", pandastack.NotFoundError, "ramet template build",
+           lambda: client.templates.register("panda", "registry.example/panda:1"))
     raises("schedules.list", pandastack.NotFoundError, "Ramet has no schedules", client.schedules.list)
 
 
