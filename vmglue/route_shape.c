@@ -44,6 +44,7 @@ int route_shape_take(const json_t *body, struct route_shape *shape, struct error
         return r;
     if ((r = json_fields_uint(body, "disk_gb", 1, 1 << 26, &disk, err)) < 0)
         return r;
-    *shape = (struct route_shape){(unsigned)cpus, (unsigned)memory, disk << 30};
+    bool by_name = json_object_get(body, "size") != NULL && cpus == shape->cpus && memory == shape->memory_mb;
+    *shape = (struct route_shape){(unsigned)cpus, (unsigned)memory, disk << 30, by_name};
     return 0;
 }

@@ -80,6 +80,7 @@ static void create_sandbox(struct http_request *request)
     create.cpus = shape.cpus;
     create.memory_mb = shape.memory_mb;
     create.disk_bytes = shape.disk_bytes;
+    create.size_is_wish = shape.by_name;
     if (r >= 0)
         r = route_life_maps(body, &create.labels, &create.env, &err);
     if (r >= 0)

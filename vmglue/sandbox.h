@@ -71,6 +71,7 @@ struct sandbox_create {
     const char *from;           // volume, disk snapshot or machine snapshot
     struct volume_id disk;      // not 0: boots this volume, which needs no name; `from` is only shown
     unsigned cpus, memory_mb;   // 0 = the default, or the snapshot's
+    bool size_is_wish;          // a machine snapshot of another size goes on with its own; the answer says so
     uint64_t disk_bytes;        // 0 = as large as what it comes from
     const json_t *network;      // a policy (network_policy.h); NULL = the snapshot's, or "full"
     const json_t *labels, *env; // objects of strings or NULL

@@ -31,6 +31,10 @@ static int check_shape(const struct sandbox_create *create, const struct sandbox
     record->memory_mb = create->memory_mb != 0 ? create->memory_mb
                         : resumes              ? origin->memory_mb
                                                : DEFAULT_MEMORY_MB;
+    if (resumes && create->size_is_wish) {
+        record->cpus = origin->cpus;
+        record->memory_mb = origin->memory_mb;
+    }
     if (resumes && record->cpus != origin->cpus)
         return error_set(err, -EINVAL,
                 "snapshot \"%s\" is of a machine with %u cpus and cannot go on with %u; leave cpus "
@@ -140,6 +144,13 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
     if (r == 0)
         r = sandbox_network_choose(
                 all, create->network, origin->network, &record->network, notice, sizeof notice, err);
+    if (r == 0 && notice[0] == '\0' && create->size_is_wish &&
+            (record->cpus != create->cpus || record->memory_mb != create->memory_mb))
+        snprintf(notice, sizeof notice,
+                "\"%.60s\" is of a machine with %u cpus and %u MiB of memory, and goes on with these "
+                "whatever "
+                "size is asked for",
+                create->from, record->cpus, record->memory_mb);
     struct sandbox *sandbox;
     if (r == 0 && sandbox_pool_take(all, origin, record, started_ns, &sandbox)) {
         hand_out(sandbox, notice, ret_json);

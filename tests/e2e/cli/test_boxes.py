@@ -146,8 +146,10 @@ class Boxes(rig.Case):
         self.assertEqual(call("GET", "/content").status, 400)
         self.cut_upload(name)
         self.daemon.ramet("cp", self.path("nothing"), name + ":x", status=1)
-        self.daemon.ramet("cp", name + ":deep", self.path("y"), status=1)
+        self.daemon.ramet("cp", name + ":nothing", self.path("y"), status=1)
         self.assertFalse(os.path.exists(self.path("y")))
+        self.daemon.ramet("cp", name + ":deep", self.path("y"))
+        self.assertEqual(len(os.listdir(self.path("y") + "/er")), 5)
 
     def cut_upload(self, name):
         """X17: a client that breaks off leaves the old file, and no other."""
@@ -218,8 +220,9 @@ class Boxes(rig.Case):
         for shape in (["--cpus", "2"], ["--memory", "256"], ["--disk", "9G"]):
             self.daemon.ramet("create", "odd", "--from", "warm", *shape, status=1)
             self.assertIn("warm", self.daemon.stderr)
-        box = self.daemon.json("create", "late", "--from", "warm")
-        self.assertEqual(box["start_mode"], "resume")
+        box = self.daemon.json("create", "late", "--from", "warm", "--size", "large")    # a wish, no order
+        self.assertEqual((box["start_mode"], box["cpus"], box["memory_mb"]), ("resume", 1, 512))
+        self.assertIn("1 cpus and 512 MiB", box["notice"])
         state = self.counted("late", 0)
         self.assertEqual((state["born"], state["pid"]), (before["born"], before["pid"]))
         self.daemon.ramet("snapshots", "rm", "warm")    # what was made from it stays
