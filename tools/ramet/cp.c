@@ -286,7 +286,7 @@ static int copy_one(const struct cp *cp, struct place *from, const struct place 
     if (status == CLI_DONE && into && to.box == NULL && target->kind == MISSING &&
             mkdir(target->path, 0777) < 0 && errno != EEXIST)
         status = cli_fail(cp->verb, "the folder %s cannot be made: %s", target->path, strerror(errno));
-    if (status == CLI_DONE && from->kind == FOLDER && to.kind == PLAIN)
+    if (status == CLI_DONE && from->kind == FOLDER && to.kind == PLAIN && !is_pipe(&to))
         status = cli_fail(cp->verb, "%s is a folder, and %s is a file", shown(from), to.path);
     else if (status == CLI_DONE)
         status = from->kind == FOLDER ? copy_folder(cp, from, &to, to.kind == FOLDER)

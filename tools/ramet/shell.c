@@ -38,6 +38,7 @@ struct shell {
     struct termios before;
     const struct server *server;
     bool raw, exited, input_ended;
+    char last_typed;
     bool line_began, tilde; // what was typed last: an Enter, and a ~ behind it
     uint64_t heard_ms, typed_ms, asked_ms;
     int status;
@@ -246,10 +247,12 @@ static bool take_typed(struct shell *shell)
     ssize_t got = read(STDIN_FILENO, typed, sizeof typed);
     if (got < 0 && errno == EINTR)
         return true;
-    if (got <= 0) {
+    if (got <= 0) { // a line that has no end gets one: who reads lines would never see it
         shell->input_ended = true;
-        return true;
+        bytes[0] = '\n';
+        return shell->last_typed == '\n' || send_message(shell, WEBSOCKET_BINARY, bytes, 1);
     }
+    shell->last_typed = typed[got - 1];
     shell->typed_ms = now_ms();
     if (!shell->raw)
         return send_message(shell, WEBSOCKET_BINARY, typed, (size_t)got);
