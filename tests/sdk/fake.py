@@ -163,8 +163,9 @@ class Proxy:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, client):
-        server = socket.create_connection(self.target)
+        server = socket.socket()
         try:
+            server.connect(self.target)
             file = client.makefile("rb")
             request = read_request(file, 0)
             if request is None:

@@ -12,7 +12,8 @@ from agents import Agent, Runner, function_tool
 if sys.argv[1] == "ramet":
     from ramet import Sandbox
 else:
-    from pandastack import Sandbox
+    from pandastack import Client, Sandbox, set_default_client
+    set_default_client(Client(timeout=300))    # its 30 s are for machines that are not emulated on a busy host
 
 sandbox = Sandbox.create(template="code-interpreter", ttl_seconds=3600)
 ctx = sandbox.create_code_context()
