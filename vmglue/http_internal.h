@@ -81,7 +81,9 @@ struct http_request {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool begun, returned; // protected by lock: the answer has a head; the handler is done
+    // Protected by lock: somebody fills in the answer's head; it is there; the handler is done.
+    bool claimed, begun, returned;
+    atomic_bool expects_events;
     // The answer: written by the handler before `begun`, read by the connection's thread after it.
     int status;
     bool whole;  // all of it is in reply

@@ -12,11 +12,10 @@
 
 enum { MEMORY_RETRY_SECS = 5 }; // until an idle sandbox is stopped, or somebody removes one
 
-// Publishes the answer's head. false: there is one already.
-static bool begin(struct http_request *request)
+// Publishes the answer's head.
+static void begin(struct http_request *request)
 {
     pthread_mutex_lock(&request->lock);
-    bool first = !request->begun;
     request->begun = true;
     pthread_cond_broadcast(&request->changed);
     pthread_mutex_unlock(&request->lock);
@@ -24,21 +23,22 @@ static bool begin(struct http_request *request)
     // whole body.
     if (request->in != NULL)
         http_pipe_break(request->in);
-    return first;
 }
 
-static bool is_begun(struct http_request *request)
+// The first who wants to answer does; it fills in the head and then publishes it.
+static bool claim(struct http_request *request)
 {
     pthread_mutex_lock(&request->lock);
-    bool begun = request->begun;
+    bool first = !request->claimed;
+    request->claimed = true;
     pthread_mutex_unlock(&request->lock);
-    return begun;
+    return first;
 }
 
 void http_reply_whole(
         struct http_request *request, int status, const char *content_type, char *text, size_t size)
 {
-    if (is_begun(request)) {
+    if (!claim(request)) {
         free(text);
         http_reply_abort(request);
         return;
@@ -155,7 +155,7 @@ void http_reply_failure(struct http_request *request, const char *kind, const st
 
 void http_reply_begin(struct http_request *request, int status, const char *content_type, int64_t size)
 {
-    if (is_begun(request))
+    if (!claim(request))
         return;
     request->status = status;
     request->stream_size = size;
@@ -192,10 +192,13 @@ void http_reply_abort(struct http_request *request)
 
 void http_reply_begin_events(struct http_request *request)
 {
-    if (is_begun(request))
+    if (!claim(request))
         return;
     request->events = true;
-    http_reply_begin(request, 200, "text/event-stream", -1);
+    request->status = 200;
+    request->stream_size = -1;
+    snprintf(request->content_type, sizeof request->content_type, "text/event-stream");
+    begin(request);
 }
 
 void http_reply_events_from(struct http_request *request, http_event_source *source, void *context,
@@ -205,6 +208,11 @@ void http_reply_events_from(struct http_request *request, http_event_source *sou
     request->source_context = context;
     request->source_release = release;
     http_reply_begin_events(request);
+}
+
+void http_reply_expect_events(struct http_request *request)
+{
+    request->expects_events = true;
 }
 
 int http_reply_event(struct http_request *request, const char *event, json_t *data)
@@ -277,6 +285,8 @@ void http_reply_header(struct http_request *request, const char *name, const cha
 void http_reply_upgrade(struct http_request *request, const char *protocol, const char *header,
         const char *value, http_upgraded *upgraded, void *context)
 {
+    if (!claim(request))
+        return;
     request->status = 101;
     request->upgrade_to = protocol;
     if (header != NULL)

@@ -2,12 +2,14 @@
 // A request between its head and its answer: route, gate, body, handler.
 #include "vmglue/http_internal.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <time.h>
 
 enum { BODY_LEAST_BYTES = 4096, LINGER_MS = 3000 };
 
@@ -29,7 +31,11 @@ struct http_request *http_run_create(struct http_server *server, const char *tar
     request->started_ns = http_server_now_ns();
     request->quiet_since_ns = request->started_ns;
     pthread_mutex_init(&request->lock, NULL);
-    pthread_cond_init(&request->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&request->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     make_id(request->id, sizeof request->id);
     return request;
 }
@@ -194,9 +200,22 @@ bool http_run_has_begun(struct http_request *request)
 
 void http_run_wait_begun(struct http_request *request)
 {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += HTTP_QUIET_MS / 1000;
     pthread_mutex_lock(&request->lock);
-    while (!request->begun)
-        pthread_cond_wait(&request->changed, &request->lock);
+    while (!request->begun) {
+        int late = request->claimed ? pthread_cond_wait(&request->changed, &request->lock)
+                                    : pthread_cond_timedwait(&request->changed, &request->lock, &until);
+        if (late != ETIMEDOUT)
+            continue;
+        until.tv_sec += HTTP_QUIET_MS / 1000;
+        if (!request->expects_events)
+            continue;
+        pthread_mutex_unlock(&request->lock);
+        http_reply_begin_events(request); // unless the handler begins to answer at this moment
+        pthread_mutex_lock(&request->lock);
+    }
     pthread_mutex_unlock(&request->lock);
 }
 

@@ -163,6 +163,10 @@ void http_reply_abort(struct http_request *request);
 // Silence is filled with comment lines, so that a client that left is noticed.
 int http_reply_event(struct http_request *request, const char *event, json_t *data);
 void http_reply_begin_events(struct http_request *request); // the head alone, when there is none yet
+// HTTP_STREAM: the answer will be events, unless something fails before the first. When neither has come
+// after ten seconds the head goes out, and comments after it, so that nobody on the way takes the call for
+// dead.
+void http_reply_expect_events(struct http_request *request);
 // With an id that a client sends back (Last-Event-ID) when it connects again; NULL = none.
 int http_reply_event_id(struct http_request *request, const char *id, const char *event, json_t *data);
 // Events without a thread of their own, for streams of which there may be thousands. The handler returns at

@@ -169,6 +169,8 @@ static int take_run(struct run_call *call, struct error *err)
     call->run.cancelled = is_gone;
     call->run.context = call;
     call->run.on_event = call->streams ? send_event : NULL;
+    if (call->streams)
+        http_reply_expect_events(call->request); // it may queue behind another for long
     return r < 0 ? r : 0;
 }
 

@@ -79,6 +79,7 @@ static void exec_stream(struct http_request *request)
     struct agent_exec_result result = {0};
     struct error err;
     if (route_exec_begin(&call, NULL, NULL)) {
+        http_reply_begin_events(request); // a quiet command's client waits with comments, not without a word
         call.exec.on_output = stream_output;
         int r = agent_exec_run(call.use.agent, &call.exec, &result, &err);
         for (int stream = 1; stream <= 2; stream++)

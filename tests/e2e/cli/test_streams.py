@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A02 and A03 over the API, and other protocols through TLS, on one machine: streams that break, silence, deadlines."""
+import base64
+import json
+import os
+import socket
+import ssl
+import subprocess
+
+import rig
+
+
+def blocks(response):
+    """The events of an answer as they come, as (id, event, data); comments as (None, "comment", text)."""
+    fields = {}
+    for line in response:
+        line = line.decode().rstrip("\n")
+        if line.startswith(":"):
+            yield None, "comment", line[1:].strip()
+        elif line == "" and fields:
+            yield fields.get("id"), fields["event"], json.loads(fields["data"])
+            fields = {}
+        elif line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+class Streams(rig.Case):
+    KERNEL = True
+
+    def options(self):
+        self.cert, key = self.path("tls.crt"), self.path("tls.key")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                        key, "-out", self.cert, "-days", "2", "-subj", "/CN=localhost", "-addext",
+                        "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+        return "--listen", "0", "--tls-cert", self.cert, "--tls-key", key
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+        self.daemon.ramet("create", "box")
+
+    def sh(self, command, **more):
+        answer = self.daemon.call("POST", "/v1/sandboxes/box/exec", {"command": command, **more})
+        self.assertEqual(answer.status, 200, answer.body)
+        return answer.json
+
+    def begin(self, method, path, body=None, last=None):
+        """(the connection, its events)"""
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        headers = {} if last is None else {"Last-Event-ID": last}
+        connection.request(method, "/v1/sandboxes/box" + path, None if body is None else json.dumps(body), headers)
+        raw = connection.sock
+        response = connection.getresponse()
+        self.assertEqual(response.status, 200, response.headers)
+        return raw, blocks(response)
+
+    @staticmethod
+    def leave(raw):
+        raw.shutdown(socket.SHUT_RDWR)
+
+    def gone(self, words):
+        """Waits until no process of the guest has these words."""
+        self.until(lambda: self.sh(f"pgrep -fx '{words}' | wc -l")["stdout"] == "0\n")
+
+    def test_cases(self):
+        for case in (self.A02_lines_in_data, self.A02_logs_of_jobs_that_break, self.A03_a_quiet_command,
+                     self.A03_a_deadline_ends_the_group, self.A03_clients_that_leave, self.terminal_through_tls):
+            with self.subTest(case.__name__):
+                case()
+
+    def A02_lines_in_data(self):
+        """A stream of a command cannot be resumed (API.md), and what it holds cannot end an event early."""
+        text = ": colon first\n\ndata: x\r\n\r\revent: exit\n\nid: 7\n\n \t end without a line's end"
+        raw, events = self.begin("POST", "/exec/stream", {"command": "cat", "stdin": text * 50})
+        got = list(events)
+        self.assertEqual("".join(data["text"] for _, event, data in got if event == "stdout"), text * 50)
+        self.assertEqual([event for _, event, _ in got][-1], "exit")
+        self.assertEqual([event for _, event, _ in got].count("exit"), 1)
+        self.assertEqual({event_id for event_id, _, _ in got}, {None}, "no ids, so nobody resumes it")
+
+    def A02_logs_of_jobs_that_break(self):
+        lines = "".join(f": {n}\\r\\n\\n" for n in range(400))
+        job = self.daemon.call("POST", "/v1/sandboxes/box/jobs", {"command": f"printf '{lines}'; sleep 1; printf 'the end'"}).json
+        whole = lines.replace("\\r", "\r").replace("\\n", "\n") + "the end"
+        path = f"/jobs/{job['id']}/logs?follow=1"
+        got, last, rounds = "", None, 0
+        while got != whole:    # cut after each event
+            raw, events = self.begin("GET", path, last=last)
+            last, event, data = next(found for found in events if found[1] != "comment")
+            self.leave(raw)
+            self.assertEqual(event, "stdout", (rounds, got[-40:], data))
+            got += data["text"]
+            self.assertTrue(whole.startswith(got), got[-60:])
+            rounds += 1
+        raw, events = self.begin("GET", path, last=last)
+        self.assertEqual([event for _, event, _ in events], ["end"])
+        for wrong in "x", "", "-5", "999999999999", "7-7-7", "9" * 400:
+            connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+            connection.request("GET", "/v1/sandboxes/box" + path, headers={"Last-Event-ID": wrong})
+            response = connection.getresponse()
+            if response.status == 200:
+                events = list(blocks(response))
+                text = "".join(data["text"] for _, event, data in events if event == "stdout")
+                names = [event for _, event, _ in events]
+                self.assertTrue(text == whole or "gap" in names or text == "", (wrong, names, text[:80]))
+                self.assertEqual(names[-1], "end", wrong)
+            else:
+                self.assertEqual(response.status, 400, wrong)
+            connection.close()
+
+    def A03_a_quiet_command(self):
+        """Silence is filled with comments, and a quiet command ends as it should."""
+        raw, events = self.begin("POST", "/exec/stream", {"command": "sleep 13; echo late"})
+        got = list(events)
+        self.assertIn("comment", [event for _, event, _ in got])
+        self.assertEqual([(event, data.get("text")) for _, event, data in got if event == "stdout"], [("stdout", "late\n")])
+        self.assertEqual(got[-1][2]["exit_code"], 0)
+
+    def A03_a_deadline_ends_the_group(self):
+        answer = self.sh("echo partial; (sleep 4711 & sleep 4712)", timeout_secs=1)
+        self.assertTrue(answer["timed_out"])
+        self.assertEqual(answer["stdout"], "partial\n")
+        self.gone("sleep 471[12]")
+        raw, events = self.begin("POST", "/exec/stream", {"command": "echo partial; sleep 4713", "timeout_secs": 1})
+        got = [found for found in events if found[1] != "comment"]
+        self.assertEqual([event for _, event, _ in got], ["stdout", "exit"])
+        self.assertTrue(got[-1][2]["timed_out"])
+        self.gone("sleep 4713")
+
+    def A03_clients_that_leave(self):
+        """Who leaves ends his command; a job goes on."""
+        raw, events = self.begin("POST", "/exec/stream", {"command": "echo up; sleep 4721"})
+        self.assertEqual(next(events)[1], "stdout")
+        self.leave(raw)
+        self.gone("sleep 4721")
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        connection.request("POST", "/v1/sandboxes/box/exec", json.dumps({"command": "sleep 4722"}))
+        self.until(lambda: self.sh("pgrep -fx 'sleep 4722' | wc -l")["stdout"] != "0\n")
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        self.gone("sleep 4722")
+        job = self.daemon.call("POST", "/v1/sandboxes/box/jobs", {"command": "sleep 4723"}).json
+        raw, events = self.begin("GET", f"/jobs/{job['id']}/logs?follow=1")
+        self.leave(raw)
+        self.assertEqual(self.daemon.call("GET", f"/v1/sandboxes/box/jobs/{job['id']}").json["state"], "running")
+        self.daemon.call("DELETE", f"/v1/sandboxes/box/jobs/{job['id']}?kill=1")
+
+    def terminal_through_tls(self):
+        """Upgrades over TLS: the connection's own thread carries the bytes, another speaks."""
+        key = self.daemon.make_key()["key"]
+        port = int(self.daemon.url.rsplit(":", 1)[1])
+        context = ssl.create_default_context(cafile=self.cert)
+        plain = socket.create_connection(("127.0.0.1", port), timeout=rig.HANG_SECS)
+        connection = context.wrap_socket(plain, server_hostname="localhost")
+        connection.sendall(f"GET /v1/sandboxes/box/exec/pty HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nConnection: "
+                           "Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+                           f"{base64.b64encode(bytes(16)).decode()}\r\n\r\n".encode())
+        seen = b""
+        while b"\r\n\r\n" not in seen:
+            seen += connection.recv(4096)
+        self.assertIn(b" 101 ", seen)
+        line = b"echo $((6*7))-through; exit 3\n"
+        connection.sendall(bytes([0x82, 0x80 | len(line), 0, 0, 0, 0]) + line)    # binary, masked with zeros
+        while b"42-through" not in seen:
+            part = connection.recv(4096)
+            self.assertTrue(part, seen)
+            seen += part
+        while connection.recv(4096):
+            pass
+        connection.close()
+        # One that is left open does not hold up a stop.
+        plain = socket.create_connection(("127.0.0.1", port), timeout=rig.HANG_SECS)
+        connection = context.wrap_socket(plain, server_hostname="localhost")
+        connection.sendall(f"GET /v1/sandboxes/box/ports/22 HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\nConnection: Upgrade\r\n"
+                           "Upgrade: tcp\r\n\r\n".encode())
+        self.assertIn(b"HTTP/1.1 ", connection.recv(4096))
+        self.daemon.stop()
+
+
+if __name__ == "__main__":
+    rig.need_machines()
+    rig.main()
