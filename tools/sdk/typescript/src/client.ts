@@ -51,6 +51,10 @@ export class Ramet extends RametFiles {
     return this.get(`/v1/snapshots/${part(name)}`, options, { wait: what.wait ? 1 : undefined });
   }
 
+  updateSnapshot(name: string, what: { name?: string; labels?: wire.Labels }, options: CallOptions = {}): Promise<wire.Snapshot> {
+    return this.transport.json({ method: "PATCH", path: `/v1/snapshots/${part(name)}`, json: what, ...options });
+  }
+
   async deleteSnapshot(name: string, options: CallOptions = {}): Promise<void> {
     await this.transport.text({ method: "DELETE", path: `/v1/snapshots/${part(name)}`, ...options });
   }
