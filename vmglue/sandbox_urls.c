@@ -116,7 +116,7 @@ static int valid_urls(struct sandboxes *all, const char *name, json_t **ret_urls
 
 int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list, struct error *err)
 {
-    json_t *valid, *url;
+    json_t *valid = NULL, *url;
     size_t i;
     int r = valid_urls(all, name, &valid, err);
     if (r < 0)
@@ -136,7 +136,7 @@ int sandbox_url_remove(
 {
     struct urls *urls = all->config.service->urls;
     struct sandbox *sandbox;
-    json_t *list;
+    json_t *list = NULL;
     bool found;
     *ret_is_url = false;
     int r = valid_urls(all, name, &list, err);

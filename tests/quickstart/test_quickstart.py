@@ -10,7 +10,8 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), 
 QUICKSTART = os.path.join(ROOT, "tools/quickstart")
 ROWS = ["cold boot to the first answer", "snapshot: the machine was paused for", "fork 8 ways",
         "start to first answer", "host memory of a fork",
-        "template: disk, boot, warm kernel, captured", "a cell in its Python kernel", "its first cell"]
+        "template: disk, boot, warm kernel, captured", "a cell in its Python kernel", "its first cell",
+        "<- kept", "eight branches made, run, scored, one promoted"]
 
 
 def fail(words, output):

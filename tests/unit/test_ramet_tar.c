@@ -67,7 +67,7 @@ static char *new_folder(void)
 static int unpack(const char *folder, const struct stream *stream, size_t piece, struct tar_totals *totals,
         struct error *err)
 {
-    struct tar_unpack *into;
+    struct tar_unpack *into = NULL;
     int r = 0;
     assert_int_equal(tar_unpack_new(folder, &into, err), 0);
     for (size_t done = 0; r == 0 && done < stream->size; done += piece)
