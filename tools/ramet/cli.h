@@ -57,6 +57,7 @@ extern const struct verb verb_key;
 extern const struct verb verb_logs;
 extern const struct verb verb_ls;
 extern const struct verb verb_memory;
+extern const struct verb verb_metrics;
 extern const struct verb verb_pause;
 extern const struct verb verb_promote;
 extern const struct verb verb_restore;

@@ -17,6 +17,7 @@ const struct verb *const verbs[] = {
         &verb_create,     //
         &verb_ls,         //
         &verb_show,       //
+        &verb_metrics,    //
         &verb_exec,       //
         &verb_run,        //
         &verb_context,    //
