@@ -189,6 +189,16 @@ class ErrorTest(ErrorCase):
         self.refuse(404, "volume.not_found", "GET", "/v1/volumes/morning", says="/v1/snapshots/morning")
         self.assertEqual(len(self.daemon.json("volume", "ls")), 1)
 
+    def test_repeated_requests(self):
+        """A key of a request is for that request."""
+        path, key = "/v1/volumes", {"Idempotency-Key": "0b8e6f0c"}
+        first = self.daemon.call("POST", path, {"name": "once", "size_bytes": 4096}, key)
+        again = self.daemon.call("POST", path, {"name": "once", "size_bytes": 4096}, key)
+        self.assertEqual((first.status, again.status, again.json), (201, 201, first.json))
+        self.faults += self.document.answer_faults("POST", path, again)
+        self.refuse(409, "idempotency.conflict", "POST", path, {"name": "twice", "size_bytes": 4096}, "0b8e6f0c|Idempotency-Key", key)
+        self.refuse(400, "validation.invalid", "POST", path, {"name": "v", "size_bytes": 1}, "Idempotency-Key", {"Idempotency-Key": "x" * 256})
+
     def test_an_import_under_way(self):
         connection = rig.UnixConnection(self.daemon.run + "/api.sock")
         connection.request("POST", "/v1/imports", json.dumps({"name": "disk", "size_bytes": 4096}))
