@@ -31,7 +31,7 @@ SANDBOXES = [
     (200, "GET", "/v1/events?follow=0"), (200, "GET", BOX + "/logs?tail_bytes=100"), (200, "GET", BOX + "/metrics"),
     (200, "POST", BOX + "/pause", {}), (200, "POST", BOX + "/resume"),
     (201, "POST", BOX + "/snapshots", {"name": "morning", "labels": {"a": "b"}, "wait": True}),
-    (200, "GET", "/v1/snapshots"), (200, "GET", "/v1/snapshots/morning?wait=1"), (200, "GET", "/v1/pool"),
+    (200, "PATCH", "/v1/snapshots/morning", {"labels": {"g": "h"}}), (200, "GET", "/v1/snapshots"), (200, "GET", "/v1/snapshots/morning?wait=1"), (200, "GET", "/v1/pool"),
     (201, "POST", BOX + "/fork", {"names": ["one", "two"], "snapshot": "fork-point", "labels": {"c": "d"}, "env": {"B": "2"}}),
     (200, "GET", "/v1/store/lineage"), (200, "POST", "/v1/sandboxes/two/promote", {"name": "winner"}),
     (200, "POST", "/v1/sandboxes/winner/stop", {"memory": True}), (200, "GET", "/v1/sandboxes/winner"),
