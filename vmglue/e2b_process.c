@@ -99,8 +99,10 @@ int e2b_process_take(struct route_exec *call, const json_t *body, bool need_comm
 
 // ---- its output ----
 
+// Of a job's output the guest keeps the last part alone: what a slow reader missed is told, not left out.
 struct e2b_output {
     struct e2b_stream stream;
+    uint64_t next[3], missed; // of each stream, UINT64_MAX = not known yet
 };
 
 static json_t *event(const char *name, json_t *data)
@@ -116,6 +118,11 @@ static json_t *keepalive(void)
 static int send_piece(void *context, int stream, uint64_t offset, const void *bytes, size_t size)
 {
     struct e2b_output *output = context;
+    if (output->next[stream] != UINT64_MAX && offset > output->next[stream]) {
+        output->missed = offset - output->next[stream];
+        return -EOVERFLOW;
+    }
+    output->next[stream] = offset + size;
     char *text = route_exec_base64(bytes, size);
     if (text == NULL)
         return -ENOMEM;
@@ -159,8 +166,15 @@ static void follow(
     struct agent_job done;
     struct error err;
     e2b_connect_send(&output->stream, event("start", json_pack("{s:i}", "pid", job->pid)));
+    output->next[1] = output->next[2] = from_now ? UINT64_MAX : 0;
     int r = agent_job_logs(use->agent, &logs, &done, &err);
-    if (r < 0) {
+    if (r < 0 && output->missed > 0) {
+        error_set(&err, -EOVERFLOW,
+                "%llu bytes of the output were not taken in time and are lost; the command goes on. Let it "
+                "write to a file",
+                (unsigned long long)output->missed);
+        e2b_connect_end(&output->stream, "data_loss", &err);
+    } else if (r < 0) {
         sandbox_agent_failed(use, &err);
         if (r != -ECANCELED)
             e2b_connect_end(&output->stream, NULL, &err);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Terminals of E2B's clients. One lives as long as the request that opened it; others find it by a number
-// that stands for a pid. The list of those that are open is this file's; one lock, held over writes into a
-// terminal.
+// that stands for a pid. The list of those that are open is this file's; one lock, held over nothing that
+// waits.
 #include "vmglue/e2b_process.h"
 
 #include "vmglue/json_fields.h"
@@ -22,11 +22,13 @@ struct terminal {
     int number;
     char sandbox[64];
     struct agent_pty *pty;
-    bool ended; // somebody asked for it
+    bool ended;     // somebody asked for it
+    unsigned users; // who is at work on it
     struct terminal *next;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t unused = PTHREAD_COND_INITIALIZER;
 static struct terminal *terminals; // protected by lock, as is the next number
 static int next_number = FIRST_NUMBER;
 
@@ -51,6 +53,7 @@ static void add(struct terminal *terminal)
     pthread_mutex_unlock(&lock);
 }
 
+// Out of the list, and nobody is at work on it any more.
 static void drop(struct terminal *terminal)
 {
     pthread_mutex_lock(&lock);
@@ -58,6 +61,8 @@ static void drop(struct terminal *terminal)
     while (*link != terminal)
         link = &(*link)->next;
     *link = terminal->next;
+    while (terminal->users > 0)
+        pthread_cond_wait(&unused, &lock);
     pthread_mutex_unlock(&lock);
 }
 
@@ -147,29 +152,46 @@ static int type(struct terminal *terminal, const json_t *body, struct error *err
     return r;
 }
 
-bool e2b_pty_act(struct http_request *request, const json_t *body)
+static struct terminal *take(int number, const char *sandbox)
 {
-    const json_t *size = json_object_get(json_object_get(body, "pty"), "size");
-    int number = (int)json_integer_value(json_object_get(json_object_get(body, "process"), "pid"));
-    const char *sandbox = http_request_param(request, "name");
-    struct error err;
-    int r = 0;
-    if (number < FIRST_NUMBER)
-        return false;
     pthread_mutex_lock(&lock);
     struct terminal *terminal = terminals;
     while (terminal != NULL && (terminal->number != number || strcmp(terminal->sandbox, sandbox) != 0))
         terminal = terminal->next;
+    if (terminal != NULL)
+        terminal->users++;
+    pthread_mutex_unlock(&lock);
+    return terminal;
+}
+
+static void let_go(struct terminal *terminal, bool ends)
+{
+    pthread_mutex_lock(&lock);
+    terminal->ended = terminal->ended || ends;
+    if (--terminal->users == 0)
+        pthread_cond_broadcast(&unused);
+    pthread_mutex_unlock(&lock);
+}
+
+bool e2b_pty_act(struct http_request *request, const json_t *body)
+{
+    const json_t *size = json_object_get(json_object_get(body, "pty"), "size");
+    int number = (int)json_integer_value(json_object_get(json_object_get(body, "process"), "pid"));
+    struct error err;
+    int r = 0;
+    if (number < FIRST_NUMBER)
+        return false;
+    struct terminal *terminal = take(number, http_request_param(request, "name"));
+    bool types = json_object_get(body, "input") != NULL;
     if (terminal == NULL)
         r = error_set(&err, -ENOENT, "there is no terminal %d: it ended with the connection that opened it",
                 number);
-    else if (json_object_get(body, "input") != NULL)
+    else if (types)
         r = type(terminal, body, &err);
     else if (size != NULL)
         r = agent_pty_resize(terminal->pty, cells(size, "rows", 24), cells(size, "cols", 80), &err);
-    else
-        terminal->ended = true;
-    pthread_mutex_unlock(&lock);
+    if (terminal != NULL)
+        let_go(terminal, !types && size == NULL);
     if (r < 0)
         http_reply_failure(request, "process", &err);
     else
