@@ -4,9 +4,13 @@
 #include <errno.h>
 #include <nftables/libnftables.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+enum { LOW_FIRST = 64, LOW_LAST = 127 }; // descriptors
+
 static struct nft_ctx *host; // protected by turn; made at the first use, for as long as the process lives
 
 // The library answers with words alone.
@@ -75,15 +79,41 @@ int network_nft_list(
     return result;
 }
 
-int network_nft_run_here(const char *text, struct error *err)
+struct run_here {
+    const char *text;
+    struct error *err;
+    int result;
+};
+
+// libnftables waits with select(), which ends a process whose descriptor is 1024 or higher, and a daemon with
+// thousands of connections has none below. So it gets a table of its own, in which some are free.
+static void *run_with_low_descriptors(void *context)
 {
-    pthread_mutex_lock(&turn);
+    struct run_here *here = context;
+    if (unshare(CLONE_FILES) < 0 || close_range(LOW_FIRST, LOW_LAST, 0) < 0) {
+        here->result = error_set(
+                here->err, -errno, "nftables cannot be used: no table of descriptors: %s", strerror(errno));
+        return NULL;
+    }
     struct nft_ctx *nft = make_context();
-    int result = run(nft, text, err);
+    here->result = run(nft, here->text, here->err);
     if (nft != NULL)
         nft_ctx_free(nft);
+    return NULL;
+}
+
+int network_nft_run_here(const char *text, struct error *err)
+{
+    struct run_here here = {.text = text, .err = err};
+    pthread_t thread; // in the caller's network namespace, as all that a thread starts
+    pthread_mutex_lock(&turn);
+    int r = pthread_create(&thread, NULL, run_with_low_descriptors, &here);
+    if (r == 0)
+        pthread_join(thread, NULL);
+    else
+        here.result = error_set(err, -r, "nftables cannot be used: no thread: %s", strerror(r));
     pthread_mutex_unlock(&turn);
-    return result;
+    return here.result;
 }
 
 int network_nft_run(const char *text, struct error *err)

@@ -566,6 +566,7 @@ class Crowds(Http):
     def test_many_idle_streams(self):
         """One thread each, no more than a few dozen KiB, and all of them hear of what happens."""
         count = 4000 if os.environ.get("RAMET_TEST_LONG") == "1" else 300
+        self.restart("--rate-limit", "0")
         key = self.daemon.make_key()["key"]
         streams = [self.follow(key=key) for _ in range(count)]
         status = dict(line.split(":\t") for line in open(f"/proc/{self.daemon.process.pid}/status").read().splitlines()
