@@ -202,6 +202,27 @@ class Calls(unittest.TestCase):
             client.write_file("box", io.StringIO("text"), "x")
         self.assertIn("binary", caught.exception.message)
 
+    def test_files_that_change_while_they_are_sent(self):
+        """Exactly as many bytes go as were announced: more would be taken for the next request."""
+        class Growing(io.BytesIO):
+            def read(self, size=-1):
+                self.seek(0, io.SEEK_END)
+                self.write(b"GET /v1/keys HTTP/1.1\r\n\r\n")
+                self.seek(0)
+                return super().read(size)
+
+        class Shrinking(io.BytesIO):
+            def read(self, size=-1):
+                return super().read(size) if self.tell() == 0 else b""
+        server, client = self.serve(answer(b"", 204), answer(b"", 204), answer({"n": 1}))
+        client.write_file("box", Growing(b"12345"), "x")
+        client.write_file("box", io.BytesIO(), "x")
+        self.assertEqual(client.version(), {"n": 1})
+        self.assertEqual([request.body for request in server.requests], [b"12345", b"", b""])
+        with unittest.mock.patch.object(ramet, "_PIECE", 4), self.assertRaises(RametError) as caught:
+            client.write_file("box", Shrinking(b"12345"), "x")
+        self.assertIn("shorter", caught.exception.message)
+
     def test_refused_upload(self):
         """A server that refuses a long body with words and closes is heard."""
         listener = socket.create_server(("127.0.0.1", 0))
@@ -316,6 +337,27 @@ class Streams(unittest.TestCase):
         # An answer that does not end behind its last event is not waited for.
         self.assertEqual([event.kind for event in client.exec_stream("box", "x")], ["stdout", "exit"])
 
+    def test_closing_touches_no_other_call(self):
+        """A stream that was read to its end has given its connection back: closing it then must not break who has it now."""
+        last = b'event: exit\ndata: {"exit_code":0}\n\n'
+        hold = threading.Event()
+        self.addCleanup(hold.set)
+        server, client = self.serve(events(last), answer(b"abc"), lambda _: hold.wait(60) and answer({"n": 1}))
+        stream, raw = client.exec_stream("box", "x"), None
+        self.assertEqual([event.kind for event in stream], ["exit"])
+        raw = client.read_file_stream("box", "x")
+        self.assertEqual(b"".join(raw), b"abc")
+        found = []
+        other = threading.Thread(target=lambda: found.append(client.exec("box", "true")))
+        other.start()
+        while len(server.requests) < 3:
+            time.sleep(0.01)
+        stream.close()
+        raw.close()
+        hold.set()
+        other.join(60)
+        self.assertEqual((found, server.connections), ([{"n": 1}], 1))
+
     def test_raw_bodies(self):
         data = os.urandom(1 << 20)
         server, client = self.serve(answer(data), answer(data), answer(data)[:1000] + Fake.CLOSE)
@@ -365,6 +407,52 @@ class Twin(unittest.TestCase):
                         await asyncio.wait_for(stream.__anext__(), 0.2)
                     self.assertEqual([event async for event in stream], [])
             asyncio.run(main())
+
+    def test_cancelling_touches_no_other_call(self):
+        """A wait between two questions holds no connection: cancelling it must not break who has that one now."""
+        hold = threading.Event()
+        with Fake(answer({"state": "creating"}), lambda _: hold.wait(60) and answer({"n": 1})) as server:
+            async def main():
+                async with AsyncRamet(server.url) as client:
+                    with unittest.mock.patch.object(ramet, "_sleep", lambda _: ramet._current_cancel().wait(60)):
+                        wait = asyncio.create_task(client.wait_until("box", "running"))
+                        while not client.sync._transport.pool._idle:
+                            await asyncio.sleep(0.01)
+                        other = asyncio.create_task(client.exec("box", "true"))
+                        while len(server.requests) < 2:
+                            await asyncio.sleep(0.01)
+                        wait.cancel()
+                        with self.assertRaises(asyncio.CancelledError):
+                            await wait
+                        hold.set()
+                        self.assertEqual(await other, {"n": 1})
+                    self.assertEqual(server.connections, 1)
+            asyncio.run(main())
+
+    def test_cancelled_exploration_leaves_no_forks(self):
+        """And it needs no thread of those that its approaches wait for."""
+        fork = {"tree_id": "tree_1", "children": [{"id": f"sbx_{n}", "name": f"b{n}", "state": "running"} for n in (1, 2)]}
+        with Fake(answer(fork, 201), answer(b"", 204), answer(b"", 204)) as server:
+            async def main():
+                async with AsyncRamet(server.url, workers=1, retries=0) as client:
+                    box = ramet.AsyncSandbox(ramet.Sandbox({"id": "sbx_0", "name": "box", "state": "running"}, client))
+                    both, stopped = asyncio.Event(), []
+
+                    async def approach(child):
+                        stopped.append(child.name)
+                        if len(stopped) == 2:
+                            both.set()
+                        await asyncio.Event().wait()
+                    task = asyncio.create_task(box.explore([approach, approach]))
+                    await asyncio.wait_for(both.wait(), 60)
+                    task.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                    while len(server.requests) < 3:
+                        await asyncio.sleep(0.01)
+            asyncio.run(main())
+            self.assertEqual(sorted(request.method + " " + request.path for request in server.requests[1:]),
+                             ["DELETE /v1/sandboxes/sbx_1", "DELETE /v1/sandboxes/sbx_2"])
 
     def test_cancelled_while_it_waits_for_a_retry(self):
         with Fake(error(503, "capacity.busy", retryable=True, retry_after_secs=25)) as server:

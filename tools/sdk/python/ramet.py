@@ -182,7 +182,7 @@ def _quote(text: object, safe: str = "") -> str:
 
 
 def _segment(name: str | int, safe: str = "") -> str:
-    if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
+    if isinstance(name, bool) or not isinstance(name, (str, int)) or name in ("", ".", ".."):
         raise _invalid(f"a name or id is needed here, and {name!r} is none")
     return _quote(name, safe)
 
@@ -226,6 +226,12 @@ class _Cancel:
             if self._event.is_set():
                 raise _Cancelled("this call was cancelled", code="client.cancelled")
             self._socket = sock
+
+    def detach(self, sock: socket.socket | None) -> None:
+        """This one is about to serve other calls: cancelling must not reach it any more."""
+        with self._lock:
+            if self._socket is sock:
+                self._socket = None
 
     def cancel(self) -> None:
         with self._lock:
@@ -314,7 +320,7 @@ class _Address:
         self.host = parts.hostname
         self.host_header = parts.netloc
         if parts.scheme == "https":
-            ca_file = ca_file or os.environ.get("RAMET_CA_FILE") or None
+            ca_file = ca_file or os.environ.get("RAMET_CA") or None
             try:
                 self.tls = ssl.create_default_context(cafile=ca_file)
             except OSError as error:
@@ -418,7 +424,7 @@ class _Pool:
 class _Response:
     """An answer whose body is still to be read. Read to its end, its connection goes back into the pool."""
 
-    def __init__(self, pool: _Pool, connection: _Connection) -> None:
+    def __init__(self, pool: _Pool, connection: _Connection, cancel: _Cancel | None) -> None:
         # http.client forgets the socket of an answer after which the server closes, though it is still read from.
         self.sock: socket.socket | None = connection.sock
         raw = connection.getresponse()
@@ -426,6 +432,15 @@ class _Response:
         self.status = raw.status
         self.headers = raw.headers
         self._open = True
+        self._cancels: list[_Cancel] = []
+        if cancel is not None:
+            self.attach(cancel)
+
+    def attach(self, cancel: _Cancel) -> None:
+        """Cancelling ends it, as long as its connection is its own."""
+        if self._open:
+            self._cancels.append(cancel)
+            cancel.attach(self.sock)
 
     def read(self) -> bytes:
         try:
@@ -456,6 +471,8 @@ class _Response:
             return
         self._open = False
         self._raw.close()
+        for cancel in self._cancels:
+            cancel.detach(self.sock)
         if self._raw.will_close or self._connection.sock is None:
             self._connection.close()
         else:
@@ -486,6 +503,7 @@ class _Upload:
     def __init__(self, data: Data) -> None:
         self.headers: dict[str, str] = {"Content-Type": "application/octet-stream"}
         self._start: int | None = None
+        self._size = 0    # from there on; told to the server, so exactly this is sent
         if isinstance(data, str):
             try:
                 data = data.encode()
@@ -499,13 +517,15 @@ class _Upload:
         if hasattr(self._data, "read"):
             try:
                 self._start = self._data.tell()
-                size = self._data.seek(0, os.SEEK_END) - self._start
+                self._size = self._data.seek(0, os.SEEK_END) - self._start
                 self._data.seek(self._start)
-                self.headers["Content-Length"] = str(size)
-                self.again = True
-                return
+                if self._size > 0:    # else it is empty, or one of those in /proc that do not tell
+                    self.headers["Content-Length"] = str(self._size)
+                    self.again = True
+                    return
             except (OSError, AttributeError, ValueError):
-                self._start = None
+                pass
+            self._start = None
         self.headers["Transfer-Encoding"] = "chunked"
 
     def body(self) -> bytes | Iterator[bytes]:
@@ -521,12 +541,16 @@ class _Upload:
             return
         if self._start is not None:
             self._data.seek(self._start)
-        while True:
-            piece = self._data.read(_PIECE)
-            if not piece:
-                return
+        left = self._size
+        while self._start is None or left > 0:
+            piece = self._data.read(_PIECE if self._start is None else min(_PIECE, left))
             if isinstance(piece, str):
                 raise _invalid("open the file in binary mode (\"rb\"): its bytes are what is sent")
+            if not piece:
+                if self._start is not None:
+                    raise _invalid(f"the file became {left} bytes shorter while it was sent: nothing was written")
+                return
+            left -= len(piece)
             yield piece
 
 
@@ -604,11 +628,11 @@ class _Transport:
             except (BrokenPipeError, ConnectionResetError):
                 # The server may have refused a long body with words and closed: they are there to be read.
                 try:
-                    return _Response(self.pool, connection)
+                    return _Response(self.pool, connection, cancel)
                 except _NETWORK_ERRORS:
                     pass
                 raise
-            return _Response(self.pool, connection)
+            return _Response(self.pool, connection, cancel)
         except BaseException as error:
             connection.close()
             if cancel is not None and cancel.cancelled:
@@ -622,7 +646,7 @@ class _Transport:
         call = f"{method} {path.split('?')[0]}"
         if not broken.sent:
             if isinstance(cause, ssl.SSLError):
-                hint = "TLS was not agreed upon; ca_file= (or RAMET_CA_FILE) names the CA that signed the server's certificate"
+                hint = "TLS was not agreed upon; ca_file= (or RAMET_CA) names the CA that signed the server's certificate"
             else:
                 hint = "does the daemon run there (`ramet up`)? url= or RAMET_API say where to look"
             return RametConnectionError(f"{where} cannot be reached: {cause}; {hint}", code="connection.failed", retryable=True)
@@ -841,7 +865,7 @@ class _ByteStream(Stream[bytes]):
     def __init__(self, response: _Response) -> None:
         super().__init__()
         self._response = response
-        self._cancel.attach(response.sock)
+        response.attach(self._cancel)
 
     def _read(self) -> list[bytes]:
         try:
@@ -885,7 +909,7 @@ class _EventStream(Stream[Event]):
     def _open(self, last_id: str | None) -> None:
         self._response = self._connect(last_id)
         self._parser = _EventParser(last_id)
-        self._cancel.attach(self._response.sock)
+        self._response.attach(self._cancel)
 
     def _read(self) -> list[Event]:
         while not self._ended:
@@ -2466,14 +2490,27 @@ class Sandbox:
         branches = [Branch(name, child, approach) for (name, approach), child in zip(named.items(), children)]
         found = Exploration(forked["tree_id"], branches, time.monotonic() - begin)
         try:
-            cancel = _current_cancel()
+            outer = _current_cancel()
+            cancels = [_Cancel() for _ in branches]
+
+            def cancel_all() -> None:
+                for each in cancels:
+                    each.cancel()
+
+            if outer is not None:
+                outer.follow(cancel_all)
             with concurrent.futures.ThreadPoolExecutor(len(branches), "ramet-explore") as threads:
-                work = [threads.submit(_walk, branch, score, timeout_secs, cancel) for branch in branches]
-                for done in concurrent.futures.as_completed(work):
-                    if on_branch is not None:
-                        on_branch(done.result())
-                    else:
-                        done.result()
+                work = [threads.submit(_walk, branch, score, timeout_secs, cancel) for branch, cancel in zip(branches, cancels)]
+                try:
+                    for done in concurrent.futures.as_completed(work):
+                        branch = done.result()
+                        if on_branch is not None:
+                            on_branch(branch)
+                except BaseException:    # Ctrl-C too: the branches are not waited for
+                    cancel_all()
+                    raise
+            if outer is not None:
+                outer.wait(0)
             scored = [branch for branch in branches if branch.score is not None]
             found.best = max(scored, key=lambda branch: cast(float, branch.score), default=None)
             if promote and found.best is not None:
@@ -2485,7 +2522,7 @@ class Sandbox:
         finally:
             for child in children:
                 with contextlib.suppress(RametError):
-                    child.kill()
+                    _Cancel().run(child.kill)    # also of a call that was cancelled
         return found
 
     # ---- its life ----
@@ -2539,16 +2576,15 @@ class Sandbox:
         return f"Sandbox({self.name!r}, {self.state})"
 
 
-def _walk(branch: Branch, score: Callable[[Branch], float | None] | None, timeout_secs: float | None, cancel: _Cancel | None) -> Branch:
+def _walk(branch: Branch, score: Callable[[Branch], float | None] | None, timeout_secs: float | None, cancel: _Cancel) -> Branch:
     """One branch of explore(), in a thread of its own."""
     begin = time.monotonic()
+    approach = branch.approach
     try:
-        if cancel is not None:
-            cancel.wait(0)
-        if callable(branch.approach):
-            branch.value = branch.approach(branch.sandbox)
+        if callable(approach):
+            branch.value = cancel.run(functools.partial(approach, branch.sandbox))
         else:
-            branch.value = branch.sandbox.exec(branch.approach, timeout_secs=timeout_secs)
+            branch.value = cancel.run(functools.partial(branch.sandbox.exec, approach, timeout_secs=timeout_secs))
         branch.seconds = time.monotonic() - begin
         if score is not None:
             branch.score = score(branch)
@@ -2564,13 +2600,18 @@ def _walk(branch: Branch, score: Callable[[Branch], float | None] | None, timeou
 # The asyncio twin. Nothing is written a second time: each method here is the one above, run by a thread of the client's
 # bounded pool; cancelling it shuts the connection down, which ends the request at the server and frees the thread.
 
-async def _in_thread(client: Ramet, function: Callable[[], T]) -> T:
+async def _in_thread(client: Ramet | None, function: Callable[[], T]) -> T:
+    """client None: on a thread of its own, for what waits for calls that need the client's threads."""
     cancel = _Cancel()
+    own = concurrent.futures.ThreadPoolExecutor(1, "ramet-async") if client is None else None
     try:
-        return await asyncio.get_running_loop().run_in_executor(client._threads(), cancel.run, function)
+        return await asyncio.get_running_loop().run_in_executor(own or cast(Ramet, client)._threads(), cancel.run, function)
     except asyncio.CancelledError:
         cancel.cancel()
         raise
+    finally:
+        if own is not None:
+            own.shutdown(wait=False)
 
 
 class _Twin(Generic[P, T]):
@@ -3033,14 +3074,20 @@ class AsyncSandbox:
             async def walk(box: AsyncSandbox) -> Any:
                 return await function(box)
 
-            return lambda box: asyncio.run_coroutine_threadsafe(walk(AsyncSandbox(box)), loop).result()
+            def start(box: Sandbox) -> Any:
+                cancel, future = _current_cancel(), asyncio.run_coroutine_threadsafe(walk(AsyncSandbox(box)), loop)
+                if cancel is not None:
+                    cancel.follow(future.cancel)
+                return future.result()
+
+            return start
 
         ways: Dict[str, Approach] | List[Approach]
         if isinstance(approaches, Mapping):
             ways = {name: adapt(approach) for name, approach in approaches.items()}
         else:
             ways = [adapt(approach) for approach in approaches]
-        return await _in_thread(self._ramet, functools.partial(
+        return await _in_thread(None, functools.partial(
             self._sync.explore, ways, score=score, promote=promote, keep=keep, timeout_secs=timeout_secs, on_branch=on_branch))
 
     async def __aenter__(self) -> AsyncSandbox:
