@@ -24,8 +24,9 @@
 enum {
     READER_BLOCK_BYTES = 64 * 1024,
     SOURCE_BLOCK_BYTES = 4096,
-    POOL_BYTES = 48 * 1024,   // of each connection, for head and answer's head; touched as needed
-    CLIENT_LEFT = 499,        // in logs and figures: before there was an answer
+    POOL_BYTES =
+            192 * 1024, // of each connection: head, and the head of a proxied answer twice; touched as needed
+    CLIENT_LEFT = 499,  // in logs and figures: before there was an answer
     BODY_DROP_MAX = 64 << 10, // a body that nobody wants is taken all the same when it is no larger
 };
 

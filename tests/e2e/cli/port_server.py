@@ -148,6 +148,10 @@ def hostile(request, sock):
     sock.sendall(HOSTILE[int(request.target.split("?")[1])])
 
 
+def long_head(request, sock):
+    answer(sock, 200, [(f"X-Field-{i}", "v" * 700) for i in range(85)], b"behind a long head")
+
+
 def hints(request, sock):
     sock.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n")
     answer(sock, 200, [], b"after hints")
@@ -191,7 +195,7 @@ def step(request, sock):
 
 
 ROUTES = {"show": show, "sink": sink, "big": big, "stream": stream, "close": until_close, "early": early, "die": die,
-          "diechunked": die_chunked, "badchunk": bad_chunk, "hostile": hostile, "hints": hints, "site": site,
+          "diechunked": die_chunked, "badchunk": bad_chunk, "hostile": hostile, "hints": hints, "longhead": long_head, "site": site,
           "ws": socket_echo, "hold": hold, "step": step, "status": status, "lengths": lengths}
 
 

@@ -241,6 +241,8 @@ class Urls(rig.Case):
             self.assertEqual((answer.status, answer.code), (502, "port.bad_answer"), (i, answer.body))
             self.assertIsNone(answer.headers["Set-Cookie"])
             self.assertIn("port 8000", answer.message)
+        long = self.ask(self.url, "longhead")    # as long as heads may be, beside our own
+        self.assertEqual((long.status, long.body, long.headers["X-Field-84"]), (200, b"behind a long head", "v" * 700))
         nobody = self.make(host_port=8001)
         answer = self.ask(nobody, "show")
         self.assertEqual((answer.status, answer.code), (502, "port.refused"))
