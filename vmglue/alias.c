@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/alias.h"
 
+#include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox.h"
 
@@ -177,12 +178,15 @@ const char *alias_token(struct http_request *request)
     return token != NULL ? token : http_request_header(request, "E2B-Traffic-Access-Token");
 }
 
-// PandaStack's sandboxes wake when they are called.
+// PandaStack's sandboxes wake when they are called, but not for who may only look.
 static int wake(struct http_request *request, struct alias_call *call, struct error *err)
 {
     struct sandboxes *all = service_of(request)->sandboxes;
     const char *name = http_request_param(request, "name");
+    const struct keys_info *key = gate_key(request);
     json_t *json = NULL;
+    if (key != NULL && key->preset == KEYS_READ)
+        return 0;
     if (call->woken || !call->theirs || call->row == NULL || (call->row->flags & ALIAS_WAKES) == 0)
         return 0;
     call->woken = true;

@@ -148,11 +148,13 @@ bool alias_e2b_enter_pause(struct http_request *request)
 
 static void set_life(struct http_request *request, const char *id, double timeout_secs)
 {
-    struct sandbox_change change = {.set_ttl = true, .ttl_ms = (uint64_t)(timeout_secs * 1000)};
+    struct sandbox_change change = {.set_ttl = true};
     json_t *box = NULL;
     struct error err;
-    if (timeout_secs > 0 && timeout_secs <= SANDBOX_LIFE_MAX_SECS &&
-            sandbox_change(service_of(request)->sandboxes, id, &change, &box, &err) == 0)
+    if (!(timeout_secs > 0 && timeout_secs <= SANDBOX_LIFE_MAX_SECS))
+        return;
+    change.ttl_ms = (uint64_t)(timeout_secs * 1000);
+    if (sandbox_change(service_of(request)->sandboxes, id, &change, &box, &err) == 0)
         json_decref(box);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/e2b_connect.h"
 
+#include "vmglue/json_fields.h"
 #include "vmglue/route_exec.h"
 
 #include <errno.h>
@@ -132,7 +133,7 @@ void e2b_connect_end(struct e2b_stream *stream, const char *code, const struct e
     if (err != NULL)
         json_object_set_new(message, "error",
                 json_pack("{s:s, s:o}", "code", code != NULL ? code : word_of(err->code), "message",
-                        json_string(err->text)));
+                        json_fields_text(err->text, strlen(err->text)))); // a guest's bytes may be in it
     send_frame(stream, END_FLAG, message);
 }
 

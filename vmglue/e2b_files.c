@@ -62,9 +62,10 @@ static void add_written(json_t *written, const char *path)
 {
     char whole[PATH_CAPACITY];
     whole_path(path, whole);
+    const char *name = strrchr(whole, '/') + 1;
     json_array_append_new(
             written, json_pack("{s:o, s:o, s:s}", "path", json_fields_text(whole, strlen(whole)), "name",
-                             json_string(strrchr(whole, '/') + 1), "type", "file"));
+                             json_fields_text(name, strlen(name)), "type", "file"));
 }
 
 static int take_form(
@@ -335,7 +336,9 @@ static int send_change(void *context, int kind, const char *path, const char *ot
 static bool is_over(void *context)
 {
     struct watcher *watcher = context;
-    return watcher->stream.begun && e2b_connect_keep(&watcher->stream, keepalive) < 0;
+    if (!watcher->stream.begun) // the guest may never say that it watches
+        return http_request_is_gone(watcher->stream.request);
+    return e2b_connect_keep(&watcher->stream, keepalive) < 0;
 }
 
 static void watch(struct http_request *request)

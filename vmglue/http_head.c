@@ -25,7 +25,7 @@ static void count(void *context, const char *name, size_t name_size, const char 
     heads->codings += is_name(name, name_size, "Transfer-Encoding");
 }
 
-static bool is_known_method(const char *method)
+bool http_head_is_method(const char *method)
 {
     static const char *const known[] = {
             "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY", NULL};
@@ -135,7 +135,7 @@ bool http_head_check_target(struct http_request *request)
 {
     const char *complaint = path_complaint(request->target);
     bool asterisk = strcmp(request->path, "*") == 0 && strcmp(request->method, "OPTIONS") == 0;
-    if (!is_known_method(request->method))
+    if (!http_head_is_method(request->method))
         http_reply_error(
                 request, 501, "validation.method", "the method %.20s is not known here", request->method);
     else if (request->path[0] != '/' && !asterisk)

@@ -52,6 +52,7 @@ struct http_request {
     bool refused;                   // answered before its body had come
     bool streaming;                 // an answer of unknown length is under way
     bool aside;                     // a thread of its own speaks another protocol, and ends it
+    bool let_go;                    // (server's lock) then, once the connection's thread is done with it
     const struct http_route *found; // as `route`, and stays when the gate refuses
     bool has_body, expects;         // a body follows; the client waits for a word before it sends that
     uint64_t body_announced;        // UINT64_MAX = unknown
@@ -133,6 +134,7 @@ void http_feed_client_gone(void *request);
 // http_head.c: what of a head is refused whatever it asks for. false: it has replied.
 bool http_head_check(struct http_request *request, const char *version, size_t head_size);
 bool http_head_check_target(struct http_request *request); // for what is not proxied
+bool http_head_is_method(const char *method);              // one that has a name of its own
 // http_cors.c
 const char *http_cors_origin(struct http_request *request); // one that may read the answer, or NULL
 bool http_cors_take_options(struct http_request *request);  // true: it was OPTIONS, and has been answered

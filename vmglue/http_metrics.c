@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/http_metrics.h"
 
+#include "vmglue/http_internal.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -91,8 +93,10 @@ static struct row *row_locked(
 void http_metrics_end(struct http_metrics *metrics, const char *method, const char *pattern, int status,
         uint64_t duration_ns, bool stream)
 {
-    // What was not found has neither path nor method of its own: anybody can make up thousands.
-    const char *counted_method = pattern == NULL ? "" : method, *counted = pattern == NULL ? "" : pattern;
+    // What was not found has neither path nor method of its own, and what is passed on to a guest may have
+    // any method: anybody can make up thousands.
+    const char *counted_method = pattern == NULL ? "" : http_head_is_method(method) ? method : "other";
+    const char *counted = pattern == NULL ? "" : pattern;
     pthread_mutex_lock(&metrics->lock);
     metrics->in_flight--;
     struct row *row = row_locked(metrics, counted_method, counted, status);

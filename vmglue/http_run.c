@@ -172,7 +172,8 @@ void http_run_take_body(struct http_request *request, const char *bytes, size_t 
     }
     if (request->body_size + size > HTTP_JSON_MAX)
         request->body_too_large = true;
-    if (request->route == NULL || request->body_too_large)
+    // What needs no key reads no body, and who has none gets no memory for one.
+    if (request->route == NULL || request->body_too_large || (request->route->flags & HTTP_OPEN) != 0)
         return;
     if (request->body_size + size > request->body_capacity) {
         size_t capacity = (request->body_size + size) * 2;

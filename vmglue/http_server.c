@@ -170,13 +170,11 @@ struct handover {
     char bytes[];
 };
 
-static void speak_other(struct http_request *request, int fd, const char *bytes, size_t size,
-        struct MHD_UpgradeResponseHandle *handle)
+static void speak_other(struct http_request *request, int fd, const char *bytes, size_t size)
 {
     http_upgraded *upgraded = request->upgraded;
     request->upgraded = NULL;
     upgraded(request, request->upgrade_context, fd, bytes, size);
-    MHD_upgrade_action(handle, MHD_UPGRADE_ACTION_CLOSE);
 }
 
 static void end_request(struct http_request *request);
@@ -184,9 +182,17 @@ static void end_request(struct http_request *request);
 static void *speak_other_aside(void *context)
 {
     struct handover *handover = context;
-    struct http_server *server = handover->request->server;
-    speak_other(handover->request, handover->fd, handover->bytes, handover->size, handover->handle);
-    end_request(handover->request);
+    struct http_request *request = handover->request;
+    struct http_server *server = request->server;
+    speak_other(request, handover->fd, handover->bytes, handover->size);
+    // The connection's thread still has to look at the request once, however soon this was over. And whoever
+    // breaks a request off shuts its socket down, which is another's once this one is closed.
+    pthread_mutex_lock(&server->lock);
+    while (!request->let_go)
+        pthread_cond_wait(&server->changed, &server->lock);
+    pthread_mutex_unlock(&server->lock);
+    end_request(request);
+    MHD_upgrade_action(handover->handle, MHD_UPGRADE_ACTION_CLOSE);
     free(handover);
     pthread_mutex_lock(&server->lock);
     server->detached--;
@@ -205,7 +211,8 @@ static void on_upgrade(void *context, struct MHD_Connection *connection, void *r
     pthread_t thread;
     http_connection_enter(request->slot, HTTP_PHASE_OTHER);
     if (!server->config.tls) {
-        speak_other(request, fd, extra_in, extra_in_size, handle);
+        speak_other(request, fd, extra_in, extra_in_size);
+        MHD_upgrade_action(handle, MHD_UPGRADE_ACTION_CLOSE);
         return;
     }
     struct handover *handover = malloc(sizeof *handover + extra_in_size);
@@ -400,8 +407,10 @@ static void count(struct http_request *request, uint64_t duration_ns)
         return;
     if (request->streaming)
         http_metrics_streams(metrics, -1);
+    // A guest may make up any number of statuses.
+    int status = request->chosen ? request->status / 100 * 100 : request->status;
     http_metrics_end(metrics, request->method, request->found == NULL ? NULL : request->found->pattern,
-            request->status, duration_ns, request->streaming || request->upgrade_to != NULL);
+            status, duration_ns, request->streaming || request->upgrade_to != NULL);
 }
 
 static void end_request(struct http_request *request)
@@ -422,8 +431,16 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
 {
     struct http_request *request = *request_context;
     *request_context = NULL;
-    if (request == NULL || request->aside)
+    if (request == NULL)
         return;
+    if (request->aside) { // its thread may end it from here on
+        struct http_server *server = request->server;
+        pthread_mutex_lock(&server->lock);
+        request->let_go = true;
+        pthread_cond_broadcast(&server->changed);
+        pthread_mutex_unlock(&server->lock);
+        return;
+    }
     if (!request->started) { // its head was no good, or never came
         http_run_free(request);
         return;

@@ -115,7 +115,8 @@ static bool proxy_connect(struct proxy *proxy)
     }
     urls_open(proxy->urls, &proxy->connection);
     struct sandbox_url again; // it may have been revoked between the two
-    proxy->connection.ended |= !sandbox_url_find(service->sandboxes, asked->token, &again);
+    if (!sandbox_url_find(service->sandboxes, asked->token, &again))
+        urls_end(proxy->urls, &proxy->connection);
     return true;
 }
 
@@ -448,11 +449,23 @@ static int put_refusal(void *context, const void *bytes, size_t size)
     return 0;
 }
 
-// The guest's server does not change the protocol, but answers.
+// The guest's server does not change the protocol, but answers. The answer's fields lie in the buffer that
+// its body would be read into, so the body gets another.
 static void reply_refusal(struct proxy *proxy, const struct proxy_answer *answer)
 {
     struct refusal refusal = {.bytes = malloc(REFUSAL_MAX)};
-    if (refusal.bytes == NULL || pass_body(proxy, answer, put_refusal, &refusal) < 0) {
+    char *head = proxy->bytes, *body = malloc(PROXY_HEAD_MAX);
+    bool whole = refusal.bytes != NULL && body != NULL;
+    if (whole) {
+        memcpy(body, head + proxy->start, proxy->size);
+        proxy->bytes = body;
+        proxy->start = 0;
+        whole = pass_body(proxy, answer, put_refusal, &refusal) == 0;
+        proxy->bytes = head;
+        proxy->size = 0;
+    }
+    free(body);
+    if (!whole) {
         reply_bad(proxy, "its answer to an upgrade breaks off or is longer than 1 MiB");
     } else {
         pass_headers(proxy, answer);

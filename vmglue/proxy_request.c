@@ -247,6 +247,8 @@ static bool holds_our_key(const char *name, const char *value)
 {
     if (strcasecmp(name, "X-API-Key") == 0)
         return strncmp(value, "e2b_", 4) == 0;
+    if (strcasecmp(name, "Sec-WebSocket-Protocol") == 0)
+        return strstr(value, "ramet.key.") != NULL; // gate.c
     if (strcasecmp(name, "Authorization") != 0)
         return false;
     size_t scheme = strcspn(value, " ");

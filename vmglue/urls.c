@@ -145,6 +145,13 @@ void urls_close(struct urls *urls, struct urls_connection *connection)
     pthread_mutex_unlock(&urls->lock);
 }
 
+void urls_end(struct urls *urls, struct urls_connection *connection)
+{
+    pthread_mutex_lock(&urls->lock);
+    connection->ended = true;
+    pthread_mutex_unlock(&urls->lock);
+}
+
 bool urls_is_ended(struct urls *urls, const struct urls_connection *connection)
 {
     pthread_mutex_lock(&urls->lock);

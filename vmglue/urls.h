@@ -42,6 +42,7 @@ struct urls *urls_create(void);
 struct urls *urls_destroy(struct urls *urls); // accepts NULL; none is open
 void urls_open(struct urls *urls, struct urls_connection *connection);
 void urls_close(struct urls *urls, struct urls_connection *connection); // then its fd may be closed
+void urls_end(struct urls *urls, struct urls_connection *connection);   // as if its URL was revoked
 bool urls_is_ended(struct urls *urls, const struct urls_connection *connection);
 // Breaks every connection of that URL, and remembers that it is no more until it is in no record either.
 void urls_revoke(struct urls *urls, const char *id);

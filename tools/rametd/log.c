@@ -16,7 +16,7 @@ void log_line(const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     for (char *c = text; *c != '\0'; c++) // a message is one line, whatever a guest or file put into it
-        if (*c == '\n' || *c == '\r')
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = ' ';
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &tm);

@@ -290,6 +290,14 @@ class Urls(rig.Case):
         data = sock.recv(65536)
         self.assertIn(b"HTTP/1.1 200", data)
         sock.close()
+        # Its headers are right also when its body does not come at once.
+        sock = self.raw(head.replace("/ws", "/big?1").replace("keep-alive, ", "").encode())
+        data, body = b"", b""
+        while len(body) < 1 << 20:
+            data += sock.recv(65536)
+            body = data.partition(b"\r\n\r\n")[2]
+        self.assertIn(b"X-Crc: %d\r\n" % zlib.crc32(body), data)
+        sock.close()
 
     def revoking_and_expiry(self):
         url = self.make()
