@@ -271,6 +271,16 @@ static int check_maker(const struct keys_create *create, struct keys_info *info,
     return 0;
 }
 
+// Since its request was let in, the maker may have been revoked. change_lock held: it is not during this.
+static int check_maker_lives(struct keys *keys, const struct keys_info *maker, struct error *err)
+{
+    pthread_mutex_lock(&keys->lock);
+    const struct key *key = maker == NULL ? NULL : find(keys, maker->id);
+    bool lives = maker == NULL || (key != NULL && !is_expired(key, keys_now_ns()));
+    pthread_mutex_unlock(&keys->lock);
+    return lives ? 0 : error_set(err, -EACCES, "the key that asks for this one was revoked, or has expired");
+}
+
 static int add(struct keys *keys, const struct key *made, struct error *err)
 {
     pthread_mutex_lock(&keys->lock);
@@ -325,7 +335,9 @@ int keys_create(struct keys *keys, const struct keys_create *create, struct keys
     if (create->request != NULL)
         snprintf(made.request, sizeof made.request, "%s", create->request);
     pthread_mutex_lock(&keys->change_lock);
-    r = add(keys, &made, err);
+    r = check_maker_lives(keys, create->maker, err);
+    if (r == 0)
+        r = add(keys, &made, err);
     pthread_mutex_unlock(&keys->change_lock);
     if (r == 0) {
         *ret_info = made.info;

@@ -102,6 +102,12 @@ static void test_makers(void **state)
     assert_string_equal(child.created_by, admin.id);
     struct keys_create longer = {.name = "longer", .maker = &admin, .life_ms = 7200000};
     assert_int_equal(keys_create(keys, &longer, &child, secret, &err), -EACCES);
+    // A request that was let in before its key was revoked makes none any more.
+    struct keys_info gone = admin;
+    assert_int_equal(keys_remove(keys, child.id, &err), 0);
+    memcpy(gone.id, child.id, sizeof gone.id);
+    struct keys_create late = {.name = "late", .preset = KEYS_READ, .maker = &gone};
+    assert_int_equal(keys_create(keys, &late, &child, secret, &err), -EACCES);
     for (int preset = KEYS_CI; preset <= KEYS_READ; preset++) {
         admin.preset = (enum keys_preset)preset;
         struct keys_create weak = {.name = "weak", .preset = KEYS_READ, .maker = &admin};
