@@ -220,6 +220,17 @@ int http_reply_event(struct http_request *request, const char *event, json_t *da
     return http_reply_event_id(request, NULL, event, data);
 }
 
+void http_reply_event_failure(
+        struct http_request *request, const char *event, const char *kind, const struct error *err)
+{
+    char code[64];
+    bool retryable;
+    http_route_status(kind, err->code, code, sizeof code, &retryable);
+    json_t *text = json_fields_text(err->text, strlen(err->text)); // as in reply_error
+    http_reply_event(request, event,
+            json_pack("{s:s, s:o, s:s}", "code", code, "message", text, "request_id", request->id));
+}
+
 // An event whose data is text in lines, as some clients expect. Steals data.
 static int send_lines(struct http_request *request, const char *event, json_t *data)
 {

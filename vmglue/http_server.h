@@ -162,6 +162,9 @@ void http_reply_abort(struct http_request *request);
 // One server-sent event; begins the answer (200, text/event-stream) when there is none yet. Steals data.
 // Silence is filled with comment lines, so that a client that left is noticed.
 int http_reply_event(struct http_request *request, const char *event, json_t *data);
+// From a struct error, as http_reply_failure: what a stream that has begun ends with.
+void http_reply_event_failure(
+        struct http_request *request, const char *event, const char *kind, const struct error *err);
 void http_reply_begin_events(struct http_request *request); // the head alone, when there is none yet
 // HTTP_STREAM: the answer will be events, unless something fails before the first. When neither has come
 // after ten seconds the head goes out, and comments after it, so that nobody on the way takes the call for

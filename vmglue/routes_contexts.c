@@ -185,12 +185,7 @@ static void send_done(struct http_request *request, json_t *execution)
 
 static void send_failure(struct http_request *request, const struct error *err)
 {
-    bool retryable;
-    char code[64];
-    http_route_status("context", err->code, code, sizeof code, &retryable);
-    http_reply_event(request, "failed",
-            json_pack("{s:s, s:s, s:s}", "code", code, "message", err->text, "request_id",
-                    http_request_id(request)));
+    http_reply_event_failure(request, "failed", "context", err);
 }
 
 static void run(struct http_request *request, bool streams)

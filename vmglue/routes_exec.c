@@ -85,13 +85,8 @@ static void exec_stream(struct http_request *request)
         for (int stream = 1; stream <= 2; stream++)
             send_text(&call, stream, call.rest[stream].bytes, call.rest[stream].size);
         if (r < 0) {
-            bool retryable;
-            char code[64];
             sandbox_agent_failed(&call.use, &err);
-            http_route_status("exec", err.code, code, sizeof code, &retryable);
-            http_reply_event(request, "error",
-                    json_pack("{s:s, s:s, s:s}", "code", code, "message", err.text, "request_id",
-                            http_request_id(request)));
+            http_reply_event_failure(request, "error", "exec", &err);
         } else {
             http_reply_event(request, "exit", result_json(&result));
             agent_exec_result_free(&result);

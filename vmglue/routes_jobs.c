@@ -359,13 +359,8 @@ static void job_logs(struct http_request *request)
     if (r == 0) {
         send_event(&reader, "end", job_json(&job));
     } else {
-        bool retryable;
-        char code[64];
         sandbox_agent_failed(&use, &err);
-        http_route_status("job", err.code, code, sizeof code, &retryable);
-        http_reply_event(request, "error",
-                json_pack("{s:s, s:s, s:s}", "code", code, "message", err.text, "request_id",
-                        http_request_id(request)));
+        http_reply_event_failure(request, "error", "job", &err);
     }
     sandbox_agent_done(&use);
 }

@@ -94,7 +94,8 @@ static void take_resize(struct terminal *terminal, const json_t *resize)
     if (r > 0 && (r = agent_pty_resize(terminal->pty, (unsigned)rows, (unsigned)columns, &err)) == -ENOENT)
         r = 0;   // it has just ended
     if (r < 0) { // refused with words, and it goes on
-        json_t *answer = json_pack("{s:{s:s}}", "error", "message", err.text);
+        json_t *answer =
+                json_pack("{s:{s:o}}", "error", "message", json_fields_text(err.text, strlen(err.text)));
         char *text = json_dumps(answer, JSON_COMPACT);
         if (text != NULL)
             queue(terminal, WEBSOCKET_TEXT, text, strlen(text));

@@ -81,13 +81,8 @@ static void watch_files(struct http_request *request)
         return;
     r = agent_watch(use.agent, &watch, &err);
     if (r < 0) {
-        bool retryable;
-        char code[64];
         sandbox_agent_failed(&use, &err);
-        http_route_status("file", err.code, code, sizeof code, &retryable);
-        http_reply_event(request, "error",
-                json_pack("{s:s, s:s, s:s}", "code", code, "message", err.text, "request_id",
-                        http_request_id(request)));
+        http_reply_event_failure(request, "error", "file", &err);
     } else {
         http_reply_event(request, "end", json_object());
     }

@@ -3,6 +3,7 @@
 //
 // One record decides: it marks every loser as being removed and gives the winner its name. What is left to do
 // then, a next daemon completes.
+#include "vmglue/json_fields.h"
 #include "vmglue/sandbox_internal.h"
 #include "vmglue/sandbox_steps.h"
 
@@ -66,7 +67,8 @@ static void take_losers(struct promotion *promotion)
         if (r == 0)
             promotion->losers[promotion->begun++] = sandbox;
         else if (r != -ENOENT)
-            json_object_set_new(promotion->failures, promotion->ids[i], json_string(err.text));
+            json_object_set_new(
+                    promotion->failures, promotion->ids[i], json_fields_text(err.text, strlen(err.text)));
     }
 }
 
@@ -124,7 +126,8 @@ static json_t *remove_losers(struct promotion *promotion, json_t *ids)
             json_array_append_new(deleted, json_string(sandbox->record.name));
             json_array_append_new(ids, json_string(sandbox->record.id));
         } else {
-            json_object_set_new(promotion->failures, sandbox->record.id, json_string(err.text));
+            json_object_set_new(
+                    promotion->failures, sandbox->record.id, json_fields_text(err.text, strlen(err.text)));
         }
         sandbox_step(promotion->winner, STEP_PROMOTE_REMOVED);
         sandbox_finish(sandbox);

@@ -257,6 +257,9 @@ static void events(struct http_request *request)
 {
     for (int i = 0; i < 3; i++)
         http_reply_event(request, "tick", json_pack("{s:i, s:s}", "i", i, "text", "a\nb"));
+    struct error err;
+    error_set(&err, -ENOENT, "there is no caf\xc3"); // cut in the middle of a letter
+    http_reply_event_failure(request, "error", "thing", &err);
 }
 
 static void silent(struct http_request *request)
@@ -286,6 +289,7 @@ static void wait_until_gone(struct http_request *request)
 
 static const struct http_route served[] = {
         {"POST", "/echo/{name}", 0, echo},
+        {"POST", "/open/{name}", HTTP_OPEN, echo},
         {"POST", "/double", HTTP_STREAM, double_up},
         {"POST", "/refuse", HTTP_STREAM, refuse},
         {"GET", "/events", HTTP_STREAM, events},
@@ -371,6 +375,7 @@ static void whole_calls(void **state)
     const struct fixture *fixture = *state;
     expect(fixture, POST("/echo/a%20b", "7"), "{\"x\":1}", "200", "{\"got\":{\"x\":1},\"name\":\"a b\"}");
     expect(fixture, POST("/echo/a", "0"), NULL, "200", "\"got\":{}");
+    expect(fixture, POST("/open/a", "7"), "{\"x\":1}", "200", "\"got\":{}"); // kept for nobody
     expect(fixture, POST("/echo/a", "2"), "[]", "400", "must be a JSON object");
     expect(fixture, POST("/echo/a", "1"), "{", "400", "not valid JSON");
     expect(fixture, GET("/echo/a"), NULL, "405", "Allow: POST");
@@ -425,6 +430,7 @@ static void events_are_one_block_each(void **state)
         blocks++;
     assert_int_equal(blocks, 3);
     assert_non_null(strstr(answer, "\"text\":\"a\\nb\""));
+    assert_non_null(strstr(answer, "event: error\ndata: {\"code\":\"thing.not_found\""));
     free(answer);
 }
 
