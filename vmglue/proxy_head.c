@@ -151,7 +151,7 @@ int proxy_head_parse(
     return r;
 }
 
-static bool is_listed(const char *list, const char *name)
+bool proxy_head_lists(const char *list, const char *name)
 {
     size_t size = strlen(name);
     while (*list != '\0') {
@@ -171,7 +171,7 @@ bool proxy_head_is_hop(const char *name, const char *connection)
     for (size_t i = 0; hops[i] != NULL; i++)
         if (strcasecmp(name, hops[i]) == 0)
             return true;
-    return is_listed(connection, name);
+    return proxy_head_lists(connection, name);
 }
 
 // ---- chunks ----

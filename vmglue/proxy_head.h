@@ -39,6 +39,8 @@ const char *proxy_head_field(const struct proxy_answer *answer, const char *name
 // A header field's name and value as they may stand in a message of ours.
 bool proxy_head_is_name(const char *name, size_t size);
 bool proxy_head_is_value(const char *value, size_t size);
+// Whether a list of words, by commas, has this one (of either case).
+bool proxy_head_lists(const char *list, const char *word);
 // Belongs to one connection, not to the message: dropped both ways. connection: the values of the Connection
 // fields, by commas ("" = none).
 bool proxy_head_is_hop(const char *name, const char *connection);

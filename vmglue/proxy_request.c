@@ -47,11 +47,6 @@ static const char *field_of(const struct proxy_request *proxy, const char *name)
     return NULL;
 }
 
-static bool is_same_length(const char *a, const char *b)
-{
-    return strcmp(a, b) == 0;
-}
-
 // How the body comes. The HTTP server has taken it by the same headers; where two readers could differ, it is
 // refused.
 static void take_framing(struct proxy_request *proxy)
@@ -67,7 +62,7 @@ static void take_framing(struct proxy_request *proxy)
         } else if (strcasecmp(field->name, "Content-Length") == 0) {
             size_t digits = strspn(field->value, "0123456789");
             if (digits == 0 || digits > 18 || field->value[digits] != '\0' ||
-                    (length != NULL && !is_same_length(length, field->value)))
+                    (length != NULL && strcmp(length, field->value) != 0))
                 proxy->complaint = "the request's Content-Length is not one number";
             length = field->value;
         }
@@ -76,19 +71,6 @@ static void take_framing(struct proxy_request *proxy)
         proxy->complaint = "the request has both Content-Length and Transfer-Encoding";
     if (length != NULL)
         proxy->length = (int64_t)strtoull(length, NULL, 10);
-}
-
-static bool has_word(const char *list, const char *word)
-{
-    size_t size = strlen(word);
-    while (*list != '\0') {
-        list += strspn(list, " \t,");
-        size_t length = strcspn(list, " \t,");
-        if (length == size && strncasecmp(list, word, size) == 0)
-            return true;
-        list += length;
-    }
-    return false;
 }
 
 static void take_connection(struct proxy_request *proxy)
@@ -106,8 +88,8 @@ static void take_connection(struct proxy_request *proxy)
     proxy->connection = all;
     const char *upgrade = field_of(proxy, "Upgrade");
     // HTTP/2 without TLS is never asked of the guest: such a connection would not be seen through any more.
-    proxy->upgrade =
-            upgrade != NULL && strncasecmp(upgrade, "h2c", 3) != 0 && all != NULL && has_word(all, "upgrade");
+    proxy->upgrade = upgrade != NULL && strncasecmp(upgrade, "h2c", 3) != 0 && all != NULL &&
+                     proxy_head_lists(all, "upgrade");
 }
 
 // Cuts "name=value" out of a list that `separator` divides; true: it was there and is a token.

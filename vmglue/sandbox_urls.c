@@ -131,6 +131,12 @@ int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list,
     return 0;
 }
 
+static int no_such_url(const char *name, const char *id, struct error *err)
+{
+    return error_set(err, -ENOENT,
+            "sandbox \"%.40s\" has no URL with the id \"%.60s\"; `ramet url ls` lists them", name, id);
+}
+
 int sandbox_url_remove(
         struct sandboxes *all, const char *name, const char *id, bool *ret_is_url, struct error *err)
 {
@@ -144,17 +150,25 @@ int sandbox_url_remove(
         return r;
     json_decref(others(list, id, &found));
     json_decref(list);
-    if (!found || urls_is_revoked(urls, id)) {
+    if (!found) {
         *ret_is_url = true;
-        return error_set(err, -ENOENT,
-                "sandbox \"%.40s\" has no URL with the id \"%.60s\"; `ramet url ls` lists them", name, id);
+        return no_such_url(name, id, err);
     }
-    urls_revoke(urls, id); // from here on nobody gets through, however long its record has to wait
+    // From here on nobody gets through, however long its record has to wait. One that had to give up waiting
+    // may be asked for again: until the record is without it, it would be back with the next daemon.
+    urls_revoke(urls, id);
     r = sandbox_begin(all, name, "being changed", &sandbox, err);
     if (r < 0)
         return r;
-    r = commit(sandbox, others(sandbox->record.urls, id, &found), err);
-    if (r == 0)
+    list = others(sandbox->record.urls, id, &found);
+    if (found) {
+        r = commit(sandbox, list, err);
+    } else { // another request was faster
+        json_decref(list);
+        *ret_is_url = true;
+        r = no_such_url(name, id, err);
+    }
+    if (r == 0 || !found)
         urls_forget(urls, id);
     sandbox_finish(sandbox);
     return r;

@@ -167,8 +167,14 @@ void urls_revoke(struct urls *urls, const char *id)
         abort();
     snprintf(revoked->id, sizeof revoked->id, "%s", id);
     pthread_mutex_lock(&urls->lock);
-    revoked->next = urls->revoked;
-    urls->revoked = revoked;
+    struct revoked *before = urls->revoked;
+    while (before != NULL && strcmp(before->id, id) != 0)
+        before = before->next;
+    revoked->next = before == NULL ? urls->revoked : NULL;
+    if (before == NULL)
+        urls->revoked = revoked;
+    else
+        free(revoked);
     for (struct urls_connection *one = urls->list; one != NULL; one = one->next) {
         if (strcmp(one->id, id) != 0)
             continue;
