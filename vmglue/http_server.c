@@ -380,6 +380,14 @@ static enum MHD_Result answer(struct http_request *request)
     return queue_reply(request);
 }
 
+// A small body that changes nothing about the answer: who sends it byte by byte would hold a connection
+// without a key. It has to come within the time of one piece.
+static bool is_for_nobody(struct http_request *request)
+{
+    bool open = request->route != NULL && !request->threaded && (request->route->flags & HTTP_OPEN) != 0;
+    return open || (request->body_announced <= BODY_DROP_MAX && http_run_has_begun(request));
+}
+
 static enum MHD_Result on_access(void *context, struct MHD_Connection *connection, const char *url,
         const char *method, const char *version, const char *upload_data, size_t *upload_data_size,
         void **request_context)
@@ -389,6 +397,10 @@ static enum MHD_Result on_access(void *context, struct MHD_Connection *connectio
         return MHD_NO; // no memory
     if (!request->started)
         return take_head(request, method, url, version);
+    if (*upload_data_size > 0 && is_for_nobody(request)) {
+        *upload_data_size = 0;
+        return MHD_YES;
+    }
     if (*upload_data_size > 0) {
         http_connection_enter(
                 request->slot, HTTP_PHASE_WORK); // a pipe that is full is not the client's fault
