@@ -279,6 +279,39 @@ test("leaving a loop ends its request", async () => {
   assert.deepEqual(await all(stream), []);
 });
 
+test("A02 a stream that is closed while it connects again ends, with its request", async () => {
+  fake.answer(events([event("stdout", { text: "1", offset: 1 }, "1")], { breakOff: true }), silence);
+  const stream = client().jobLogs("box", 1);
+  const reads = all(stream);
+  await fake.until(() => fake.requests.length === 2);
+  stream.close();
+  assert.equal((await reads).length, 1);
+  await fake.until(() => fake.open.size === 0);
+  fake.answer(silence);
+  const another = client().jobLogs("box", 1);
+  const opens = failure(another.open());
+  await fake.until(() => fake.requests.length === 1);
+  another.close();
+  assert.equal((await opens).code, "client.closed");
+  await fake.until(() => fake.open.size === 0);
+});
+
+test("a connection into a sandbox that is let go of, or refused in half a sentence", async () => {
+  let gone;
+  fake.onUpgrade = (_, socket) => {
+    gone = new Promise((resolve) => socket.on("close", resolve).on("end", () => socket.end()).on("error", () => undefined).resume());
+    socket.write("HTTP/1.1 101 Words\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n");
+  };
+  const controller = new AbortController();
+  const port = await client().openPort("box", 80, { signal: controller.signal });
+  await port.readable.cancel();
+  await gone;
+  await new Promise((resolve) => setImmediate(resolve));
+  controller.abort();
+  fake.onUpgrade = (_, socket) => socket.write("HTTP/1.1 404 Words\r\nContent-Length: 100\r\n\r\n{", () => socket.destroy());
+  assert.equal((await failure(client().openPort("box", 80, { timeoutMs: 60_000 }))).code, "client.network");
+});
+
 // ---- Errors and addresses ----
 
 test("errors are read whatever their shape", async () => {

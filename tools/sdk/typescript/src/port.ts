@@ -19,9 +19,9 @@ export async function openPort(transport: Transport, path: string, options: Call
   const stop = (): void => socket.destroy();
   options.signal?.addEventListener("abort", stop, { once: true });
   let broken: RametError | undefined;
+  let done = false; // nothing more goes to the reader, who may have cancelled
   const readable = new ReadableStream<Uint8Array>({
     start(controller) {
-      let done = false;
       const end = (): void => {
         if (done) return;
         done = true;
@@ -42,7 +42,11 @@ export async function openPort(transport: Transport, path: string, options: Call
       });
     },
     pull: () => socket.resume(),
-    cancel: () => socket.destroy(),
+    cancel: () => {
+      done = true;
+      options.signal?.removeEventListener("abort", stop);
+      socket.destroy();
+    },
   });
   const writable = new WritableStream<Uint8Array>({
     write: (bytes) =>

@@ -43,6 +43,7 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
   #started = false;
   #closed = false;
   #answer: Answer | undefined;
+  #connecting: AbortController | undefined;
   #first: Promise<Answer> | undefined;
 
   /** Not for users: calls of Ramet make these. */
@@ -63,24 +64,48 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
   async open(): Promise<this> {
     this.#first ??= this.#connect();
     this.#answer = await this.#first;
+    if (this.#closed) this.close(); // meanwhile
     return this;
   }
 
   /** Ends the stream and its request; a loop over it ends. */
   close(): void {
+    const reason = new RametError("the stream was closed", { code: "client.closed" });
     this.#closed = true;
+    this.#connecting?.abort(reason);
     this.#answer?.end();
-    this.#answer?.abort(new RametError("the stream was closed", { code: "client.closed" }));
+    this.#answer?.abort(reason);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.close();
   }
 
-  #connect(): Promise<Answer> {
+  async #connect(): Promise<Answer> {
     const headers: Record<string, string> = { accept: "text/event-stream", ...this.#call.headers };
     if (this.#lastId !== "") headers["last-event-id"] = this.#lastId;
-    return this.#transport.send({ ...this.#call, headers });
+    const { signal } = this.#call;
+    const controller = new AbortController(); // close() and the caller's signal, until the answer's end
+    const stop = (): void => controller.abort(signal?.reason);
+    const release = (): void => signal?.removeEventListener("abort", stop);
+    if (signal?.aborted) stop();
+    signal?.addEventListener("abort", stop, { once: true });
+    this.#connecting = controller;
+    try {
+      const answer = await this.#transport.send({ ...this.#call, headers, signal: controller.signal });
+      return {
+        ...answer,
+        end: () => {
+          answer.end();
+          release();
+        },
+      };
+    } catch (error) {
+      release();
+      throw error;
+    } finally {
+      this.#connecting = undefined;
+    }
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<E, void, undefined> {
@@ -92,8 +117,10 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
         let failure: unknown;
         let begun = false;
         try {
+          if (this.#closed) return;
           this.#answer = await (this.#first ?? this.#connect());
           this.#first = undefined;
+          if (this.#closed) return; // while it connected
           begun = true;
           for await (const event of this.#events(this.#answer)) {
             broken = 0;

@@ -78,6 +78,9 @@ export async function upgradeNode(
     request.on("response", (answer: Incoming) => {
       const pieces: Uint8Array[] = [];
       answer.on("data", (piece: Uint8Array) => pieces.push(piece));
+      answer.on("error", (error: Error) =>
+        give(new RametError(`the connection to ${transport.url} broke: ${error.message}`, { code: "client.network", cause: error })),
+      );
       answer.on("end", () => {
         end();
         const all = new Headers();
