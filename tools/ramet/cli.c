@@ -224,12 +224,9 @@ const char *cli_store_dir(struct cli *cli)
     return cli->store_default;
 }
 
-static void say(const struct verb *verb, const char *format, va_list args)
+// A sentence may hold what a guest said: a terminal must not act on that.
+static void say_cleanly(const char *format, va_list args)
 {
-    bool color = table_wants_color(STDERR_FILENO);
-    fprintf(stderr, "%sramet%s%s:%s ", color ? "\033[31m" : "", verb == NULL ? "" : " ",
-            verb == NULL ? "" : verb->name, color ? "\033[0m" : "");
-    // A sentence may hold what a guest said: a terminal must not act on that.
     char *text;
     if (vasprintf(&text, format, args) < 0)
         abort();
@@ -237,6 +234,14 @@ static void say(const struct verb *verb, const char *format, va_list args)
     fprintf(stderr, "%s\n", clean);
     free(clean);
     free(text);
+}
+
+static void say(const struct verb *verb, const char *format, va_list args)
+{
+    bool color = table_wants_color(STDERR_FILENO);
+    fprintf(stderr, "%sramet%s%s:%s ", color ? "\033[31m" : "", verb == NULL ? "" : " ",
+            verb == NULL ? "" : verb->name, color ? "\033[0m" : "");
+    say_cleanly(format, args);
 }
 
 int cli_fail(const struct verb *verb, const char *format, ...)
@@ -265,9 +270,8 @@ void cli_note(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    say_cleanly(format, args);
     va_end(args);
-    fputc('\n', stderr);
 }
 
 void cli_print_json(const json_t *json)

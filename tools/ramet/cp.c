@@ -178,7 +178,16 @@ static int receive_file(const struct cp *cp, struct client *client, const char *
 {
     struct progress progress = {.what = path};
     struct stream_file file;
+    struct stat there;
     uint64_t bytes;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) { // /dev/null, a pipe
+        int fd = open(path, O_WRONLY | O_CLOEXEC), written;
+        if (fd < 0)
+            return cli_fail(cp->verb, "%s cannot be written: %s", path, strerror(errno));
+        written = stream_receive(cp->verb, client, fd, path, &progress, &bytes);
+        close(fd);
+        return written;
+    }
     int status = stream_file_create(cp->verb, path, &file);
     if (status != CLI_DONE)
         return status;
@@ -269,6 +278,9 @@ static int copy_one(const struct cp *cp, struct place *from, const struct place 
                 from->box == NULL ? "" : from->box);
     if (from->kind == PLAIN && from->contents)
         return cli_fail(cp->verb, "%s is a file; /. behind a name means what is in a folder", from->path);
+    // "NAME:.." has no name that is known here.
+    const char *slash = strrchr(from->path, '/'), *last = slash == NULL ? from->path : slash + 1;
+    from->contents |= from->box != NULL && strcmp(last, "..") == 0;
     bool into = (target->kind == FOLDER || target->slash) && !from->contents;
     if (from->kind == FOLDER && target->kind == PLAIN && !is_pipe(target))
         return cli_fail(cp->verb, "%s is a folder, and %s is a file", shown(from), target->path);

@@ -69,6 +69,16 @@ struct interrupt *interrupt_add(interrupt_undo *undo, void *context)
     return one;
 }
 
+void interrupt_hold(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+void interrupt_release(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
 void interrupt_remove(struct interrupt *interrupt)
 {
     if (interrupt == NULL)

@@ -26,7 +26,9 @@ static void remove_below(int at, const char *name)
     if (unlinkat(at, name, 0) == 0 || errno == ENOENT)
         return;
     int fd = open_folder(at, name);
-    if (fd < 0) { // a folder that its own mode keeps shut
+    struct stat stat;
+    bool is_folder = fstatat(at, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(stat.st_mode);
+    if (fd < 0 && is_folder) { // its own mode keeps it shut
         fchmodat(at, name, 0700, 0);
         fd = open_folder(at, name);
     }
@@ -119,7 +121,7 @@ static int move(int from, const char *name, int to, const char *new_name, const 
     return error_set(err, code, "%s cannot be opened: %s", path, strerror(-code));
 }
 
-int staging_publish(struct staging *staging, const char *name, const char *target, struct error *err)
+static int publish(struct staging *staging, const char *name, const char *target, struct error *err)
 {
     bool contents = strcmp(name, ".") == 0;
     int from = open_folder(AT_FDCWD, staging->path);
@@ -139,6 +141,14 @@ int staging_publish(struct staging *staging, const char *name, const char *targe
         return error_set(err, code, "%s cannot be opened: %s", target, strerror(-code));
     }
     return move_all(from, to, target, err);
+}
+
+int staging_publish(struct staging *staging, const char *name, const char *target, struct error *err)
+{
+    interrupt_hold(); // else it would be removed under its new name
+    int r = publish(staging, name, target, err);
+    interrupt_release();
+    return r;
 }
 
 void staging_remove(struct staging *staging)

@@ -350,6 +350,10 @@ class Shells(rig.Case):
                             ("ramet restore box po", ["point"])):
             self.assertEqual(self.bash(line), words, line)
         self.assertEqual(self.bash("ramet "), all_verbs())
+        # What a guest calls its files is no command of this shell.
+        self.write("stub", b"#!/bin/sh\nprintf '%s\\n' 'box:a;reboot' 'box:$(reboot)' box:plain\n")
+        os.chmod(self.path("stub"), 0o755)
+        self.assertEqual(self.bash(self.path("stub") + " cp box:"), ["a\\;reboot", "\\$\\(reboot\\)", "plain"])
         # Every verb and part tells its options, and does nothing else.
         for verb in all_verbs():
             parts = run("completion", "words", verb, "")[1].split() if "|" in run("help", verb)[1].split("\n")[0] else []
