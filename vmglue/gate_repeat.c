@@ -399,3 +399,8 @@ void gate_repeat_recover(struct gate *gate)
         json_decref(json);
     }
 }
+
+unsigned gate_requests_kept(struct gate *gate)
+{
+    return gate == NULL ? 0 : idempotency_kept(gate->idempotency);
+}

@@ -378,6 +378,16 @@ bool idempotency_knows(struct idempotency *all, const char *tag)
     return known;
 }
 
+unsigned idempotency_kept(struct idempotency *all)
+{
+    unsigned kept = 0;
+    pthread_mutex_lock(&all->lock);
+    for (const struct entry *entry = all->oldest; entry != NULL; entry = entry->younger)
+        kept += entry->doc.value != 0;
+    pthread_mutex_unlock(&all->lock);
+    return kept;
+}
+
 // ---- after a start ----
 
 bool idempotency_next_open(struct idempotency *all, struct idempotency_open *ret_open)

@@ -73,6 +73,9 @@ void idempotency_end(struct idempotency *all, const char *tag, enum idempotency_
 // There is something to replay, or it runs: asked before a handler's other checks.
 bool idempotency_knows(struct idempotency *all, const char *tag);
 
+// How many docs of the store are records of requests.
+unsigned idempotency_kept(struct idempotency *all);
+
 // ---- After a start: what an earlier daemon did not complete ----
 
 struct idempotency_open {

@@ -85,3 +85,16 @@ struct volume_id made_by_volume_of(const struct doc *doc)
 {
     return (struct volume_id){names_id(doc->name, VOLUME_PREFIX)};
 }
+
+static void count_one(void *context, const struct doc *doc)
+{
+    unsigned *count = context;
+    *count += made_by_volume_of(doc).value != 0;
+}
+
+unsigned made_by_count(struct store *store)
+{
+    unsigned count = 0;
+    store_doc_list(store, DOC_OTHER, count_one, &count);
+    return count;
+}

@@ -31,3 +31,4 @@ struct made_by made_by_of_volume(struct store *store, struct volume_id volume);
 void made_by_delete_volume(struct store *store, struct txn *txn, struct volume_id volume);
 // The volume of such a doc; 0: it is another one.
 struct volume_id made_by_volume_of(const struct doc *doc);
+unsigned made_by_count(struct store *store); // how many such docs there are

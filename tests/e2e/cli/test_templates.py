@@ -92,7 +92,7 @@ class Templates(rig.Case):
         for status, words, *arguments in ((2, "one source", "x", "--tar", "a", "--oci", "b"), (1, "cannot be read", "x", "--tar", self.path("no")),
                                           (1, "is a folder; make an archive", "x", "--tar", self.root),
                                           (1, "cannot be read", "x", "--warm", "python", "--warm-code", self.path("no")),
-                                          (2, "--format", "x", "--format", "raw"), (2, "NAME=VALUE", "x", "--env", "A")):
+                                          (2, "--format", "x", "--format", "raw"), (2, "A=VALUE", "x", "--env", "A")):
             self.build(*arguments, status=status)
             self.assertIn(words, self.daemon.stderr)
         self.daemon.ramet("volume", "rm", "taken")
