@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/alias.h"
 
+#include "vmglue/access.h"
 #include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox.h"
@@ -296,17 +297,28 @@ static const struct {
         {"code-interpreter-v1", {"code-interpreter", "agent-base", NULL}},
 };
 
+// Nobody's, or the caller's own: a ci key that gives its thing one of these names shall not be whom everybody
+// else starts from.
+static bool is_fit(struct http_request *request, const char *name)
+{
+    struct service *service = service_of(request);
+    const char *owner = access_owner(request);
+    struct disks_ref ref;
+    if (disks_resolve(service->store, name, &ref) < 0)
+        return false;
+    struct made_by by = disks_made_by(&service->disks, &ref);
+    return by.owner[0] == '\0' || (owner != NULL && strcmp(by.owner, owner) == 0);
+}
+
 const char *alias_source(struct http_request *request, const char *name)
 {
-    struct store *store = service_of(request)->store;
-    struct disks_ref ref;
-    if (disks_resolve(store, name, &ref) == 0)
+    if (is_fit(request, name))
         return name;
     for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
         if (strcmp(sources[i].theirs, name) != 0)
             continue;
         for (size_t k = 0; sources[i].native[k] != NULL; k++)
-            if (disks_resolve(store, sources[i].native[k], &ref) == 0)
+            if (is_fit(request, sources[i].native[k]))
                 return sources[i].native[k];
     }
     return name;

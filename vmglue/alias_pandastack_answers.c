@@ -204,7 +204,8 @@ json_t *alias_pandastack_written(
         return body;
     *status = 200;
     const char *path = http_request_query(request, "path");
-    return json_pack("{s:s, s:I}", "path", path == NULL ? "" : path, "bytes",
+    path = path == NULL ? "" : path;
+    return json_pack("{s:o, s:I}", "path", json_fields_text(path, strlen(path)), "bytes",
             (json_int_t)http_request_read_bytes(request));
 }
 

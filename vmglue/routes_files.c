@@ -238,7 +238,8 @@ static void list_files(struct http_request *request)
         json_decref(entries);
         reply_failure(request, &use, &err);
     } else {
-        http_reply_json(request, 200, json_pack("{s:s, s:o}", "path", path, "entries", entries));
+        http_reply_json(request, 200,
+                json_pack("{s:o, s:o}", "path", json_fields_text(path, strlen(path)), "entries", entries));
     }
     sandbox_agent_done(&use);
 }

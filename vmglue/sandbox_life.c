@@ -2,6 +2,7 @@
 // create, start, rm. Each writes what it is about to do before it does it, and what came of it
 // afterwards; what a death of the daemon between the two leaves behind is sorted out by sandbox_recover.c.
 #include "vmglue/disk_table.h"
+#include "vmglue/json_fields.h"
 #include "vmglue/sandbox_disks.h"
 #include "vmglue/sandbox_origin.h"
 #include "vmglue/sandbox_pool.h"
@@ -321,12 +322,22 @@ static int boot(struct sandbox *sandbox, uint64_t started_ns, struct error *err)
     return r;
 }
 
+// The words may be a guest's or its VMM's, and no text: a record could not hold them.
+static void take_reason(struct sandbox_record *record, const char *reason)
+{
+    json_t *text = json_fields_text(reason, strlen(reason));
+    const char *words = text == NULL ? "" : json_string_value(text);
+    size_t size = strnlen(words, sizeof record->reason - 1);
+    snprintf(record->reason, sizeof record->reason, "%.*s", (int)json_fields_utf8_whole(words, size), words);
+    json_decref(text);
+}
+
 void sandbox_set_state(struct sandbox *sandbox, enum sandbox_state state, const char *reason)
 {
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
     struct error err;
     sandbox_record_enter(&record, state);
-    snprintf(record.reason, sizeof record.reason, "%.250s", reason);
+    take_reason(&record, reason);
     if (sandbox_record_commit(sandbox, &record, 0, &err) < 0) {
         sandbox_log(sandbox->all, "sandbox %s: its new state cannot be recorded: %s", record.name, err.text);
         sandbox_record_set(sandbox, &record);

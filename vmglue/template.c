@@ -198,8 +198,8 @@ static json_t *build_json_locked(const struct template_build *build)
         char code[64];
         bool retryable;
         http_route_status("template", build->err.code, code, sizeof code, &retryable);
-        error = json_pack("{s:s, s:s}", "code", build->err.code == -ECANCELED ? "template.cancelled" : code,
-                "message", build->err.text);
+        error = json_pack("{s:s, s:o}", "code", build->err.code == -ECANCELED ? "template.cancelled" : code,
+                "message", json_fields_text(build->err.text, strlen(build->err.text)));
     }
     json_object_set_new(json, "error", error);
     if (build->by.owner[0] != '\0')
