@@ -265,6 +265,19 @@ test("A03 an abort ends the request wherever it is", async () => {
   assert.equal(fake.requests.length, 1, "an aborted call sends nothing");
 });
 
+test("a download into a folder that is not there ends its request", async () => {
+  fake.answer((_, response) => response.write("beginning"));
+  assert.equal((await failure(client().downloadFile("box", "f", "/nonexistent/folder/f"))).code, "ENOENT");
+  await fake.until(() => fake.open.size === 0);
+});
+
+test("A03 a month's time-out is not one of no time", async () => {
+  fake.answer(json(200, { exit_code: 0 }));
+  await client().getSandbox("box", { timeoutMs: 40 * 86400e3 });
+  fake.answer(events([event("exit", { exit_code: 0 })]));
+  assert.equal((await client().exec("box", { command: "x", timeout_secs: 40 * 86400 })).exit_code, 0);
+});
+
 test("leaving a loop ends its request", async () => {
   fake.answer((_, response) => {
     response.writeHead(200, { "content-type": "text/event-stream" });

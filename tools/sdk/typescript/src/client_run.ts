@@ -4,7 +4,7 @@
 import { Gathered, GatheredRun } from "./gather.js";
 import { RametError } from "./errors.js";
 import { EventStream, type StreamOptions } from "./stream.js";
-import type { CallOptions } from "./transport.js";
+import { type CallOptions, LONGEST_TIMER_MS } from "./transport.js";
 import type * as wire from "./types.js";
 import { part, RametSandboxes } from "./client_sandboxes.js";
 
@@ -25,7 +25,7 @@ function timeoutOf(timeoutSecs: number | undefined, options: CallOptions): numbe
 function bounded(limitMs: number, what: string, signal?: AbortSignal): { signal: AbortSignal; done: () => void } {
   const controller = new AbortController();
   const late = new RametError(`${what} took more than ${limitMs} ms; its timeoutMs may be raised`, { code: "client.timeout" });
-  const timer = limitMs === Infinity ? undefined : setTimeout(() => controller.abort(late), limitMs);
+  const timer = limitMs === Infinity ? undefined : setTimeout(() => controller.abort(late), Math.min(LONGEST_TIMER_MS, limitMs));
   const stop = (): void => controller.abort(signal?.reason);
   if (signal?.aborted) stop();
   signal?.addEventListener("abort", stop, { once: true });

@@ -54,7 +54,10 @@ export async function saveLocalFile(path: string, body: ReadableStream<Uint8Arra
     rm(path: string, options: { force: boolean }): Promise<void>;
   }>("fs/promises", "writing a local file");
   const unfinished = `${path}.${Date.now().toString(36)}.part`;
-  const file = await fs.open(unfinished, "wx");
+  const file = await fs.open(unfinished, "wx").catch(async (error: unknown) => {
+    await body.cancel(error); // else its request would wait for a reader
+    throw error;
+  });
   try {
     for await (const piece of body) {
       for (let done = 0; done < piece.length; ) done += (await file.write(piece.subarray(done))).bytesWritten;

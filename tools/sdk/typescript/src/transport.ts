@@ -12,6 +12,8 @@ export const DEFAULT_URL = "http://127.0.0.1:7480";
 const DEFAULT_TIMEOUT_MS = 300_000;
 const DEFAULT_RETRIES = 4;
 const LONGEST_PAUSE_MS = 20_000;
+/** Timers for longer fire at once. */
+export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 export interface RametOptions {
   /** Of the server; default: RAMET_API from the environment (Node), or http://127.0.0.1:7480. */
@@ -182,7 +184,7 @@ export class Transport {
     const late = new RametError(`${what} took more than ${timeoutMs} ms; its timeoutMs may be raised`, { code: "client.timeout" });
     const stop = (): void => controller.abort(call.signal?.reason);
     call.signal?.addEventListener("abort", stop, { once: true });
-    const timer = timeoutMs === Infinity ? undefined : setTimeout(() => controller.abort(late), Math.max(0, limit - Date.now()));
+    const timer = timeoutMs === Infinity ? undefined : setTimeout(() => controller.abort(late), Math.min(LONGEST_TIMER_MS, Math.max(0, limit - Date.now())));
     const end = (): void => {
       clearTimeout(timer);
       call.signal?.removeEventListener("abort", stop);
