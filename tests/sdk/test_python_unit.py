@@ -324,6 +324,14 @@ class Streams(unittest.TestCase):
         with unittest.mock.patch.object(ramet._EventStream, "_TRIES", 2), self.assertRaises(RametConnectionError):
             next(stream)
 
+    def test_quiet_streams_may_break_often(self):
+        """What held for long, though nothing was told, does not count among the tries that are left."""
+        last = b'event: end\ndata: {"exit_code":0}\n\n'
+        server, client = self.serve(*[events(b":\n\n", end=False) + Fake.CLOSE] * 5, events(last), retries=0)
+        with unittest.mock.patch.multiple(ramet._EventStream, _TRIES=1, _STEADY_SECS=-1.0):
+            self.assertEqual([event.kind for event in client.job_logs("box", 3)], ["end"])
+        self.assertEqual(len(server.requests), 6)
+
     def test_close_from_another_thread(self):
         out, last = b'event: stdout\ndata: {"text":"a"}\n\n', b'event: exit\ndata: {"exit_code":0}\n\n'
         closes = lambda data: data.replace(b"200 OK", b"200 OK\r\nConnection: close")    # noqa: E731

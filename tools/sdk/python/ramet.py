@@ -893,6 +893,7 @@ class _EventStream(Stream[Event]):
     """
 
     _TRIES = 6
+    _STEADY_SECS = 60.0
 
     def __init__(self, connect: Callable[[str | None], _Response], last: Callable[[Event], bool], failure: str | None,
                  resume: bool, what: str, wanted: Callable[[Event], bool] | None = None) -> None:
@@ -910,6 +911,7 @@ class _EventStream(Stream[Event]):
         self._response = self._connect(last_id)
         self._parser = _EventParser(last_id)
         self._response.attach(self._cancel)
+        self._opened = time.monotonic()
 
     def _read(self) -> list[Event]:
         while not self._ended:
@@ -969,6 +971,8 @@ class _EventStream(Stream[Event]):
 
     def _reconnect(self, cause: BaseException | None) -> None:
         self._drop()
+        if time.monotonic() - self._opened > self._STEADY_SECS:
+            self._tries = 0    # it was fine, though nothing happened: a stream of days breaks more often than a few times
         while True:
             if not self._resume or self._tries >= self._TRIES:
                 why = f": {cause}" if cause is not None and str(cause) else ""

@@ -8,6 +8,7 @@ import { type Answer, type Call, pause, pauseMs, type Transport } from "./transp
 
 /** The server is never silent for longer than ten seconds: it sends comments. */
 const SILENCE_MS = 60_000;
+const STEADY_MS = 60_000;
 
 export interface StreamEvent {
   readonly event: string;
@@ -116,12 +117,15 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
       for (;;) {
         let failure: unknown;
         let begun = false;
+        let steady = (): boolean => false;
         try {
           if (this.#closed) return;
           this.#answer = await (this.#first ?? this.#connect());
           this.#first = undefined;
           if (this.#closed) return; // while it connected
           begun = true;
+          const since = Date.now();
+          steady = () => Date.now() - since > STEADY_MS;
           for await (const event of this.#events(this.#answer)) {
             broken = 0;
             if (this.#shape.errors.includes(event.event)) throw errorOfEvent(event.data);
@@ -141,6 +145,7 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
         } finally {
           this.#answer?.end();
         }
+        if (steady()) broken = 0; // it was fine, though nothing happened: in days it may break more than a few times
         if (this.#shape.resumable !== true || broken > this.#transport.maxRetries) throw failure;
         await pause(pauseMs(broken++), this.#call.signal);
       }
