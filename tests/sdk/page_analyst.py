@@ -15,8 +15,8 @@ else:
     from pandastack import Client, Sandbox, set_default_client
     set_default_client(Client(timeout=300))    # its 30 s are for machines that are not emulated on a busy host
 
-sandbox = Sandbox.create(template="code-interpreter", ttl_seconds=3600)
-ctx = sandbox.create_code_context()
+machine = Sandbox.create(template="code-interpreter", ttl_seconds=1200)
+kernel = machine.create_code_context()
 charts = []
 
 
@@ -29,30 +29,28 @@ def run_python(code: str) -> str:
     Args:
         code: The Python to run.
     """
-    ex = ctx.run_code(code)
-    if ex.png:
-        charts.append(ex.png)
-    if ex.error:
-        return f"Error:\n{ex.error}"
-    return ex.stdout or ex.text or "(no output)"
+    run = kernel.run_code(code)
+    if run.png:
+        charts.append(run.png)
+    return f"It failed:\n{run.error}" if run.error else run.stdout or run.text or "It showed nothing."
 
 
-agent = Agent(name="Code Runner", model="gpt-4o", tools=[run_python],
+agent = Agent(name="Analyst", model="gpt-4o", tools=[run_python],
               instructions="You analyse data with run_python. The kernel keeps its state; plot with matplotlib.")
 
 
 async def more(result) -> str:
-    again = [*result.to_input_list(), {"role": "user", "content": "Zoom into the last 5 points."}]
+    again = [*result.to_input_list(), {"role": "user", "content": "Show me the last five alone."}]
     return (await Runner.run(agent, again)).final_output
 
 
-result = Runner.run_sync(agent, "Compute the first 15 Fibonacci numbers, draw them with a log scale, and tell me the 15th.")
+result = Runner.run_sync(agent, "Which is the 15th Fibonacci number? Draw all up to it on a logarithmic axis.")
 print(result.final_output)
 print(asyncio.run(more(result)))
-assert ctx.run_code("frame").results[0].html is not None
-print("table:", "<table" in ctx.run_code("frame").results[0].html)
+assert kernel.run_code("frame").results[0].html is not None
+print("table:", "<table" in kernel.run_code("frame").results[0].html)
 with open(sys.argv[2], "wb") as file:
     file.write(base64.b64decode(charts[0]))
 print("charts:", len(charts))
-ctx.close()
-sandbox.kill()
+kernel.close()
+machine.kill()

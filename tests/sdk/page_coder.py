@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first reference page's program in our words and with its calls; of the client only the import differs from there.
+"""The first reference page's program in our words and with its client's calls.
 
 usage: page_coder.py WAY[,WAY...] NAME      the conversation's sandbox is NAME; a WAY is run_sync, run, run_streamed, chat or mishap
 """
@@ -12,29 +12,26 @@ try:
     from agents.decorators import tool
 except ImportError:    # an older agents package
     from agents import function_tool as tool
-from ramet import Ramet as Froog, RametError as FroogError
+from ramet import Ramet, RametError
 
-froog = Froog()
+client = Ramet()
 MOST = 20_000
 
 
 def ready(name: str) -> str:
     """Sees that the sandbox runs, whatever state it is in."""
     try:
-        box = froog.get_sandbox(name)
-    except FroogError as error:
+        state = client.get_sandbox(name)["state"]
+    except RametError as error:
         if error.status != 404:
             raise
-        froog.create_sandboxes({"name": name, "size": "small", "ttl_secs": 1800, "environment": False,
-                                "labels": {"app": "page"}})
-        box = {"state": "creating"}
-    if box["state"] == "stopping":
-        froog.wait_until(name, "stopped")
-        box["state"] = "stopped"
-    if box["state"] == "stopped":
-        froog.start_sandbox(name, {})
-    froog.wait_until(name, "running")
-    return name
+        state = client.create_sandboxes({"labels": {"test": "page"}, "environment": False, "ttl_secs": 1200, "size": "small",
+                                         "name": name})["state"]
+    if state == "stopping":
+        state = client.wait_until(name, "stopped")["state"]
+    if state == "stopped":
+        client.start_sandbox(name, {})
+    return str(client.wait_until(name, "running")["name"])
 
 
 def tail(text: str) -> str:
@@ -54,7 +51,7 @@ def run_command(ctx: RunContextWrapper[Talk], command: str, timeout_secs: int = 
         command: What to run.
         timeout_secs: When to end it.
     """
-    done = froog.exec(ctx.context.sandbox, {"command": command, "timeout_secs": timeout_secs})
+    done = client.exec(ctx.context.sandbox, {"command": command, "timeout_secs": timeout_secs})
     said = f"exit code {done['exit_code']}" + (" (timed out)" if done.get("timed_out") else "")
     for stream in ("stdout", "stderr"):
         if done[stream]:
@@ -70,8 +67,8 @@ def write_file(ctx: RunContextWrapper[Talk], path: str, content: str) -> str:
         path: Where to.
         content: All of it.
     """
-    froog.write_file(ctx.context.sandbox, content.encode(), path)
-    return f"wrote {len(content)} characters to {path}"
+    client.write_file(ctx.context.sandbox, content.encode(), path)
+    return f"{path} has {len(content)} characters"
 
 
 @tool
@@ -81,7 +78,7 @@ def read_file(ctx: RunContextWrapper[Talk], path: str) -> str:
     Args:
         path: Where from.
     """
-    return tail(froog.read_file(ctx.context.sandbox, path).decode("utf-8", errors="replace"))
+    return tail(client.read_file(ctx.context.sandbox, path).decode("utf-8", errors="replace"))
 
 
 agent = Agent[Talk](name="Coder", instructions="Write and run code with your tools, and check what you say by running it.",
@@ -118,9 +115,9 @@ def main() -> None:
                 print(Runner.run_sync(agent, again, context=talk, max_turns=20).final_output)
     finally:
         if "run_sync" in ways:
-            froog.stop_sandbox(talk.sandbox)
+            client.stop_sandbox(talk.sandbox)
         else:
-            froog.delete_sandbox(talk.sandbox)
+            client.delete_sandbox(talk.sandbox)
 
 
 if __name__ == "__main__":

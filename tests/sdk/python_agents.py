@@ -123,9 +123,9 @@ class PythonAgents(MachineCase):
             self.assertIn(FIRST_20, said)
             self.assertIn("Their sum: exit code 0\nstdout:\n639", said)
             made = self.client.get_sandbox("chat-42")
-            self.assertEqual((made["state"], made["labels"], made["ttl_secs"]), ("stopped", {"app": "page"}, 1800))
+            self.assertEqual((made["state"], made["labels"], made["ttl_secs"]), ("stopped", {"test": "page"}, 1200))
             outputs = model.shown(-1).outputs
-            self.assertEqual(outputs[:3], [f"wrote {len(PRIMES)} characters to work/primes.py", f"exit code 0\nstdout:\n{FIRST_20}\n", PRIMES])
+            self.assertEqual(outputs[:3], [f"work/primes.py has {len(PRIMES)} characters", f"exit code 0\nstdout:\n{FIRST_20}\n", PRIMES])
             self.assertEqual(outputs[3], f"exit code 0\nstdout:\n{FIRST_20}\nchat-42\n")
             tools = {each["name"]: each for each in model.requests[0]["body"]["tools"]}
             self.assertEqual(sorted(tools), ["read_file", "run_command", "write_file"])
@@ -165,7 +165,7 @@ class PythonAgents(MachineCase):
             self.assertIn("The last five: [89, 144, 233, 377, 610]", said)
             self.assertIn("table: True\ncharts: 2\n", said)
             outputs = model.shown(-1).outputs
-            self.assertTrue(outputs[0].startswith("Error:\n") and "IndexError" in outputs[0] and "fib[-3]" in outputs[0], outputs[0])
+            self.assertTrue(outputs[0].startswith("It failed:\n") and "IndexError" in outputs[0] and "fib[-3]" in outputs[0], outputs[0])
             self.assertEqual(outputs[1], "15th: 610\n")
             self.assertEqual(model.requests[0]["body"]["model"], "gpt-4o")
         self.check_chart(chart)

@@ -58,7 +58,7 @@ def main() -> None:
     arguments.add_argument("question", nargs="*")
     options = arguments.parse_args()
     questions = options.question or ["How do the first 20 triangular numbers grow? Draw them on a logarithmic axis, and name the last one."]
-    with Sandbox.create(template="code-interpreter", ttl_seconds=3600) as sandbox, sandbox.create_code_context() as context:
+    with Sandbox.create(template="code-interpreter", ttl_seconds=1800) as sandbox, sandbox.create_code_context() as context:
         notebook = Notebook(context)
         analyst, history = make_analyst(notebook), []
         for question in questions:

@@ -57,7 +57,7 @@ const questions =
   positionals.length > 0
     ? positionals
     : ["How do the first 20 triangular numbers grow? Draw them on a logarithmic axis, and name the last one."];
-const sandbox = await Sandbox.create({ template: "code-interpreter", ttlSeconds: 3600 });
+const sandbox = await Sandbox.create({ template: "code-interpreter", ttlSeconds: 1800 });
 try {
   const notebook = new Notebook(await sandbox.createCodeContext());
   const analyst = makeAnalyst(notebook);

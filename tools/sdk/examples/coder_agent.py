@@ -5,7 +5,7 @@
 usage: coder_agent.py [--conversation NAME] [--keep] [TASK]
 
 needs `pip install openai-agents`, OPENAI_API_KEY, and RAMET_API (with RAMET_API_KEY) for a server that is not this machine's.
-The same NAME is the same machine with the same files; with --keep it is stopped, not deleted, and goes on where it was next time.
+A NAME finds the machine that it had before, as it was left; with --keep it is stopped, not deleted, and goes on where it was next time.
 """
 import argparse
 import os

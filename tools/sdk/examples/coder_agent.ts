@@ -4,7 +4,7 @@
 // usage: node coder_agent.js [--conversation NAME] [--keep] [--stream] [TASK]
 //
 // needs `npm install @ramet/sdk @openai/agents zod`, OPENAI_API_KEY, and RAMET_API (with RAMET_API_KEY) for a server that is
-// not this machine's. The same NAME is the same machine with the same files; with --keep it is stopped, not deleted, and
+// not this machine's. A NAME finds the machine that it had before, as it was left; with --keep it is stopped, not deleted, and
 // goes on where it was next time.
 import { parseArgs } from "node:util";
 import { Agent, run, type RunContext, tool } from "@openai/agents";
