@@ -181,6 +181,17 @@ int access_check_data(struct http_request *request, const char *name, struct err
     return owner == NULL || name == NULL ? 0 : check_data(request, owner, name, false, NULL, err);
 }
 
+bool access_is_foreign(struct http_request *request, const char *name)
+{
+    struct service *service = service_of(request);
+    const char *owner = access_owner(request);
+    struct disks_ref ref;
+    if (disks_resolve(service->store, name, &ref) < 0)
+        return false;
+    struct made_by by = disks_made_by(&service->disks, &ref);
+    return by.owner[0] != '\0' && (owner == NULL || strcmp(by.owner, owner) != 0);
+}
+
 int access_check_source(struct http_request *request, const char *name, struct error *err)
 {
     const char *owner = access_owner(request);

@@ -61,6 +61,9 @@ int access_use_source(
         struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err);
 int access_use_sandbox(
         struct http_request *request, const char **name, char buffer[ACCESS_ID_SIZE], struct error *err);
+// Somebody else's ci key made it: whoever names nothing shall not start from what such a key gave a usual
+// name.
+bool access_is_foreign(struct http_request *request, const char *name);
 int access_check_source(struct http_request *request, const char *name, struct error *err);
 // For lists: does this caller see it?
 bool access_sees_volume(struct http_request *request, const struct volume_info *info);

@@ -297,17 +297,10 @@ static const struct {
         {"code-interpreter-v1", {"code-interpreter", "agent-base", NULL}},
 };
 
-// Nobody's, or the caller's own: a ci key that gives its thing one of these names shall not be whom everybody
-// else starts from.
 static bool is_fit(struct http_request *request, const char *name)
 {
-    struct service *service = service_of(request);
-    const char *owner = access_owner(request);
     struct disks_ref ref;
-    if (disks_resolve(service->store, name, &ref) < 0)
-        return false;
-    struct made_by by = disks_made_by(&service->disks, &ref);
-    return by.owner[0] == '\0' || (owner != NULL && strcmp(by.owner, owner) == 0);
+    return disks_resolve(service_of(request)->store, name, &ref) == 0 && !access_is_foreign(request, name);
 }
 
 const char *alias_source(struct http_request *request, const char *name)

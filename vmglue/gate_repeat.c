@@ -247,6 +247,19 @@ static char *without_secrets(const char *route, const void *answer, size_t size)
     return text == NULL ? strdup("{}") : text;
 }
 
+// Refused before anything was begun: to be asked again, with the same key.
+static bool was_refused(const void *answer, size_t size)
+{
+    static const char *const refusals[] = {"capacity.memory", "capacity.busy", "capacity.starting",
+            "capacity.threads", "capacity.connections"};
+    JSON_AUTO json_t *json = answer == NULL ? NULL : json_loadb(answer, size, 0, NULL);
+    const char *code = json_fields_get_text(json_object_get(json, "error"), "code");
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++)
+        if (strcmp(code, refusals[i]) == 0)
+            return true;
+    return false;
+}
+
 void gate_after(
         void *context, struct http_request *request, int status, const void *answer, size_t answer_size)
 {
@@ -260,8 +273,9 @@ void gate_after(
     route_name(http_request_route(request), route, sizeof route);
     enum idempotency_outcome outcome = status >= 200 && status < 300 ? IDEMPOTENCY_MADE
                                        : status < 500                ? IDEMPOTENCY_NOTHING
-                                       : find_maker(route, &made)    ? IDEMPOTENCY_NOTHING
-                                                                     : IDEMPOTENCY_LOST;
+                                       : find_maker(route, &made) || was_refused(answer, answer_size)
+                                               ? IDEMPOTENCY_NOTHING
+                                               : IDEMPOTENCY_LOST;
     char *kept = outcome == IDEMPOTENCY_MADE ? without_secrets(route, answer, answer_size) : NULL;
     if (kept != NULL)
         idempotency_end(gate->idempotency, caller->tag, outcome, status, kept, strlen(kept));

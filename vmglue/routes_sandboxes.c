@@ -94,8 +94,14 @@ static void create_sandbox(struct http_request *request)
     create.ttl_ms = life.ttl_ms;
     create.idle_ms = life.idle_ms;
     create.persistent = life.persistent;
-    if (r >= 0 && create.from == NULL)
+    if (r >= 0 && create.from == NULL) {
         create.from = SANDBOX_DEFAULT_SOURCE;
+        if (access_is_foreign(request, create.from))
+            r = error_set(&err, -ENOENT,
+                    "what is called \"%s\" here is a thing of one of the keys, and nothing to start from by "
+                    "default; say from what with the field \"from\"",
+                    create.from);
+    }
     if (r >= 0)
         r = access_check_source(request, create.from, &err);
     for (unsigned i = 0; r >= 0 && i < create.disk_count; i++)

@@ -172,6 +172,17 @@ class Access(rig.Case):
         self.assertEqual(call(one, "GET", "/v1/volumes/" + mine["id"]).status, 404)
         self.assertEqual(call(admin, "DELETE", "/v1/volumes/second").status, 204)
 
+    def test_a_usual_name_taken_by_a_ci_key(self):
+        """Who names no source starts from nobody's "agent-base", never from what a ci key called so."""
+        one, two = (self.daemon.make_key(name, "ci")["key"] for name in ("one", "two"))
+        made = self.daemon.call_tcp("POST", "/v1/volumes", {"name": "agent-base", "size_bytes": 1 << 20}, key=one)
+        self.assertEqual(made.status, 201, made.body)
+        for answer in (self.daemon.call("POST", "/v1/sandboxes", {}), self.daemon.call_tcp("POST", "/v1/sandboxes", {}, key=two)):
+            self.assertEqual((answer.status, answer.code), (404, "source.not_found"), answer.body)
+            self.assertIn("agent-base", answer.message)
+        own = self.daemon.call_tcp("POST", "/v1/sandboxes", {}, key=one)    # its own it may boot, had it a kernel
+        self.assertIn("kernel", own.message)
+
     def test_a_body_that_comes_late(self):
         """What was checked is what is worked on, though the name means another thing by the time the body is there."""
         key = self.daemon.make_key("slow", "ci")["key"]
