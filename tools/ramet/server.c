@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/server.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -141,6 +142,8 @@ int server_read_key(struct server *server, const char *file, struct error *err)
 
 bool server_is_loopback(const struct server *server)
 {
+    struct in_addr four;
     return server->kind == SERVER_UNIX || strcasecmp(server->host, "localhost") == 0 ||
-           strncmp(server->host, "127.", 4) == 0 || strcmp(server->host, "::1") == 0;
+           (inet_pton(AF_INET, server->host, &four) == 1 && ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET) ||
+           strcmp(server->host, "::1") == 0;
 }

@@ -311,7 +311,7 @@ class _Address:
             if not self.socket_path.startswith("/"):
                 raise _invalid(f"{url!r} should name an absolute path: unix:///run/ramet/api.sock")
             return
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
             raise _invalid(f"{url!r} is no address of a server: http://HOST:PORT, https://HOST:PORT or unix:///PATH")
         try:
             self.port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -15,7 +15,7 @@ export type FileData = string | Uint8Array | ArrayBuffer | Blob | ReadableStream
 const SLOWEST_BYTES_PER_MS = 128;
 
 function hasLoneSurrogate(text: string): boolean {
-  return /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text);
+  return /[\ud800-\udbff](?![\udc00-\udfff])|(?:^|[^\ud800-\udbff])[\udc00-\udfff]/.test(text);
 }
 
 /** A body for fetch, and how many bytes it has, when that is known. */
