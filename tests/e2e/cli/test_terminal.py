@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import termios
+import time
 
 import rig
 
@@ -41,6 +42,16 @@ class Screen:
             self.shown += os.read(self.leader, 65536)
         self.shown = self.shown[found.end():]
         return found.group().decode()
+
+    def shows(self, pattern, seconds):
+        """Whether it comes in that time."""
+        limit = time.monotonic() + seconds
+        while not re.search(pattern.encode(), self.shown):
+            if not select.select([self.leader], [], [], max(0, limit - time.monotonic()))[0]:
+                return False
+            self.shown += os.read(self.leader, 65536)
+        self.until(pattern)
+        return True
 
     def end(self):
         """Its status. The terminal must be as it was."""
@@ -99,9 +110,11 @@ class Terminal(rig.Case):
         screen.until("Stopped")
         screen.type("jobs; fg\n")
         screen.until(r"Stopped[^\r]*\r\nsh -c")
-        screen.type("\x03")
-        screen.type("kill -9 %1 2> /dev/null; echo al''ive; exit 5\n")    # a job that goes on would keep the terminal open
-        screen.until("alive")
+        # The shell says what it brings back before it gives it the terminal: until then, Ctrl-C is the shell's.
+        screen.type("\x03echo al''ive\n")
+        while not screen.shows("alive", 2):
+            screen.type("\x03echo al''ive\n")
+        screen.type("kill -9 %1 2> /dev/null; exit 5\n")    # a job that goes on would keep the terminal open
         self.assertEqual(screen.end(), 5)
 
     def ways_out(self):
