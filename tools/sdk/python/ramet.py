@@ -259,6 +259,8 @@ class _Cancel:
             return function()
         finally:
             _here.cancel = before
+            with self._lock:    # it leads to what it would have ended: together they would never be let go
+                self._follower = None
 
 
 _here = threading.local()
