@@ -144,8 +144,9 @@ class Remote(rig.Case):
         self.assertTrue(url.startswith("https://"), url)
         content = os.urandom(5 << 20)
         file = self.write("disk", content)
-        self.assertEqual(run("volume", "import", "d", file, "--format", "raw", "--server", url, "--ca", pem, env=key)[0], 0)
-        self.assertEqual(run("volume", "export", "d", self.path("back"), env=good)[0], 0)
+        for words, env in ((("import", "d", file, "--format", "raw", "--server", url, "--ca", pem), key), (("export", "d", self.path("back")), good)):
+            done = run("volume", *words, env=env)
+            self.assertEqual(done[0], 0, (done, self.daemon.log()))
         self.assertEqual(self.read("back"), content)
         self.fails("not trusted", "ls", "--server", url, env=key)
         self.fails("not trusted", "ls", "--server", url, "--ca", other, env=key)
