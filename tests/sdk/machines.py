@@ -82,6 +82,10 @@ class MachineCase(unittest.TestCase):
         cls.addClassCleanup(cls.client.close)
         cls.addClassCleanup(cls.client.delete_sandbox, cls.box)
 
+    def through_both(self):
+        """The twin alone, whose calls go through the plain form; in long runs each by itself."""
+        return self.both() if os.environ.get("RAMET_TEST_LONG") else (each for each in self.both() if self.tried == "Twin")
+
     def both(self):
         """Each form of the client; a failure's line says which one it was tried with."""
         for form in (Sync, Twin):

@@ -38,7 +38,7 @@ class PythonCases(MachineCase):
         pieces = 4800 if os.environ.get("RAMET_TEST_LONG") else 288    # of 64 KiB: 18 MiB on each, or 300
         flood = ("python3 -c \"import os, threading\nfor fd in (1, 2): threading.Thread(target=lambda fd=fd: "
                  f"[os.write(fd, b'x' * 65536) for _ in range({pieces})]).start()\"; exit 3")
-        for each in self.both():
+        for each in self.through_both():
             sizes = {"stdout": 0, "stderr": 0}
             for event in each.exec_stream(self.box, flood):
                 if event.kind in sizes:
@@ -65,7 +65,7 @@ class PythonCases(MachineCase):
     def test_X02_bytes(self):
         every = bytes(range(256)) * 40
         digest = hashlib.sha256(every).hexdigest()
-        for each in self.both():
+        for each in self.through_both():
             box = each.sandbox(each.sync.get_sandbox(self.box))
             self.assertIn(digest, box.exec("sha256sum", stdin=every).stdout)
             done = box.exec("cat; cat >&2 <<< $'\\xff\\x00\\x80'", stdin=every, encoding="base64")
@@ -81,7 +81,7 @@ class PythonCases(MachineCase):
             self.assertEqual(each.read_file(self.box, name), b"in it\n")
 
     def test_X03_cut_characters(self):
-        for each in self.both():
+        for each in self.through_both():
             for fd, name in ((1, "stdout"), (2, "stderr")):
                 events = list(each.exec_stream(self.box, SLOWLY.format(fd=fd)))
                 self.assertEqual("".join(event["text"] for event in events if event.kind == name), CHARACTERS)
@@ -99,7 +99,7 @@ class PythonCases(MachineCase):
             self.assertEqual(shown.decode(), CHARACTERS)
 
     def test_X04_lone_surrogates(self):
-        for each in self.both():
+        for each in self.through_both():
             run = lambda code: each.run_code(self.box, "python", code)    # noqa: E731
             self.assertEqual(run("print('\\ud800')")["error"]["name"], "UnicodeEncodeError")
             self.assertEqual(run("'\\udead'")["text"], "'\\udead'")
