@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of other people's clients share: the packages, at versions that files here pin, below build/; and one daemon with
 a warm Python machine, from which every sandbox of theirs goes on."""
-import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -32,29 +30,15 @@ def node_modules(family):
         print("there is no npm")
         return None
     source, folder = os.path.join(HERE, family), os.path.join(BUILD, family)
-    os.makedirs(BUILD, exist_ok=True)
-    with open(os.path.join(source, "package-lock.json"), "rb") as file:
-        key = hashlib.sha256(file.read()).hexdigest()
-    mark = os.path.join(folder, "made-from")
-    with open(folder + ".lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.path.exists(mark):
-            with open(mark, encoding="ascii") as file:
-                if file.read() == key:
-                    return folder
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def prepare():
         os.makedirs(folder)
         for name in ("package.json", "package-lock.json"):
             shutil.copy(os.path.join(source, name), folder)
-        done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"], cwd=folder,
-                              capture_output=True, text=True)
-        if done.returncode != 0:
-            print(f"the packages of {family} cannot be had here: {done.stderr.strip()[-500:]}")
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
-        with open(mark, "w", encoding="ascii") as file:
-            file.write(key)
-    return folder
+    with open(os.path.join(source, "package-lock.json"), "rb") as file:
+        key = file.read()
+    install = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"]
+    return folder if environments.made_once(folder, key, [install], prepare, folder) else None
 
 
 def program(family, name):

@@ -11,12 +11,37 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 BUILD = os.path.join(ROOT, "build", "sdk")
 
 
+def made_once(folder, key, commands, prepare=lambda: None, cwd=None):
+    """Whether the folder is there as these commands make it of what `key` says; False, and a line why, when it cannot be.
+
+    A test that comes while another makes it waits. `prepare` runs before the commands, when nothing is there.
+    """
+    key, mark = hashlib.sha256(key).hexdigest(), os.path.join(folder, "made-from")
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with open(folder + ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(mark):
+            with open(mark, encoding="ascii") as file:
+                if file.read() == key:
+                    return True
+        shutil.rmtree(folder, ignore_errors=True)
+        prepare()
+        for command in commands:
+            done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+            if done.returncode != 0:
+                print(f"{os.path.basename(folder)} cannot be had here: {(done.stderr or done.stdout).strip()[-500:]}")
+                shutil.rmtree(folder, ignore_errors=True)
+                return False
+        with open(mark, "w", encoding="ascii") as file:
+            file.write(key)
+    return True
+
+
 def environment(name, *requirements, constraints=None):
     """The Python of an environment with these packages; None, and a line why, when they cannot be had here.
 
-    Made once; a test that comes while another makes it waits. Nothing of the system's Python is changed.
+    Nothing of the system's Python is changed.
     """
-    os.makedirs(BUILD, exist_ok=True)
     folder = os.path.join(BUILD, name)
     python = os.path.join(folder, "bin", "python")
     words = list(requirements)
@@ -25,26 +50,10 @@ def environment(name, *requirements, constraints=None):
         with open(constraints, encoding="utf-8") as file:
             key += file.read()
         words += ["--constraint", constraints]
-    key = hashlib.sha256(key.encode()).hexdigest()
-    mark = os.path.join(folder, "made-from")
-    with open(folder + ".lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.path.exists(mark):
-            with open(mark, encoding="ascii") as file:
-                if file.read() == key:
-                    return python
-        shutil.rmtree(folder, ignore_errors=True)
-        for command in ([sys.executable, "-m", "venv", "--without-pip", folder],
-                        [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet",
-                         "--retries", "1", "--timeout", "20", *words]):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                print(f"{name} cannot be had here: {(done.stderr or done.stdout).strip()[-500:]}")
-                shutil.rmtree(folder, ignore_errors=True)
-                return None
-        with open(mark, "w", encoding="ascii") as file:
-            file.write(key)
-    return python
+    return python if made_once(folder, key.encode(), [
+        [sys.executable, "-m", "venv", "--without-pip", folder],
+        [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet",
+         "--retries", "1", "--timeout", "20", *words]]) else None
 
 
 def copy_of_sdk():
