@@ -21,3 +21,6 @@ alias_event alias_pandastack_exec_event, alias_pandastack_log_event, alias_panda
 alias_answer alias_pandastack_snapshot, alias_pandastack_snapshots, alias_pandastack_template,
         alias_pandastack_templates, alias_pandastack_build, alias_pandastack_builds, alias_pandastack_volume,
         alias_pandastack_volumes, alias_pandastack_token, alias_pandastack_tokens;
+
+// The member `from`, when there is one, under another name too.
+void alias_pandastack_copy(json_t *json, const char *name, const char *from);

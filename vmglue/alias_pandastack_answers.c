@@ -10,12 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-static void set(json_t *json, const char *name, json_t *value)
-{
-    json_object_set_new(json, name, value);
-}
-
-static void copy(json_t *json, const char *name, const char *from)
+void alias_pandastack_copy(json_t *json, const char *name, const char *from)
 {
     json_t *value = json_object_get(json, from);
     if (value != NULL)
@@ -34,7 +29,7 @@ json_t *alias_pandastack_error(struct http_request *request, json_t *body)
         http_reply_header(request, "Retry-After", text);
     }
     json_t *flat = json_deep_copy(error);
-    copy(flat, "error", "message");
+    alias_pandastack_copy(flat, "error", "message");
     json_decref(body);
     return flat;
 }
@@ -92,16 +87,16 @@ static void describe(struct http_request *request, json_t *box)
         json_object_set(metadata, "fork_tree_id", json_object_get(box, "tree_id"));
         json_object_set(metadata, "fork_parent_id", json_object_get(box, "parent_id"));
     }
-    set(box, "metadata", metadata);
-    set(box, "status", json_string(status_of(box)));
-    copy(box, "template", "from");
+    json_object_set_new(box, "metadata", metadata);
+    json_object_set_new(box, "status", json_string(status_of(box)));
+    alias_pandastack_copy(box, "template", "from");
     if (is_snapshot(request, json_fields_get_text(box, "from")))
-        copy(box, "from_snapshot", "from");
-    copy(box, "cpu", "cpus");
-    copy(box, "boot_ms", "ready_ms");
-    set(box, "boot_mode", json_string(boot_mode_of(box)));
-    set(box, "ttl_seconds", number_or_zero(box, "ttl_secs"));
-    set(box, "idle_seconds", number_or_zero(box, "idle_secs"));
+        alias_pandastack_copy(box, "from_snapshot", "from");
+    alias_pandastack_copy(box, "cpu", "cpus");
+    alias_pandastack_copy(box, "boot_ms", "ready_ms");
+    json_object_set_new(box, "boot_mode", json_string(boot_mode_of(box)));
+    json_object_set_new(box, "ttl_seconds", number_or_zero(box, "ttl_secs"));
+    json_object_set_new(box, "idle_seconds", number_or_zero(box, "idle_secs"));
 }
 
 json_t *alias_pandastack_sandbox(
@@ -118,7 +113,7 @@ json_t *alias_pandastack_sandboxes(
     json_t *list = json_object_get(body, "sandboxes"), *box;
     size_t i;
     json_array_foreach(list, i, box) describe(request, box);
-    copy(body, "items", "sandboxes");
+    alias_pandastack_copy(body, "items", "sandboxes");
     return body;
 }
 
@@ -130,7 +125,7 @@ json_t *alias_pandastack_children(
     json_array_foreach(children, i, box) describe(request, box);
     if (first != NULL)
         json_object_set(body, "parent_id", json_object_get(first, "parent_id"));
-    set(body, "errors", json_array());
+    json_object_set_new(body, "errors", json_array());
     return body;
 }
 
@@ -142,8 +137,8 @@ json_t *alias_pandastack_promoted(
     if (!call->theirs || !json_is_object(winner))
         return body;
     json_t *id = json_incref(json_object_get(winner, "id"));
-    set(body, "winner", id);
-    copy(body, "deleted", "deleted_ids");
+    json_object_set_new(body, "winner", id);
+    alias_pandastack_copy(body, "deleted", "deleted_ids");
     return body;
 }
 
@@ -166,7 +161,7 @@ json_t *alias_pandastack_exec(
         return body;
     json_t *error = timed_out(call, request, "command", status);
     json_t *details = json_object_get(json_object_get(error, "error"), "details");
-    copy(body, "exit", "exit_code");
+    alias_pandastack_copy(body, "exit", "exit_code");
     json_object_update(details, body); // with what it had written so far
     json_decref(body);
     return error;
@@ -175,14 +170,14 @@ json_t *alias_pandastack_exec(
 json_t *alias_pandastack_exec_event(
         const struct alias_call *call, struct http_request *request, const char **event, json_t *data)
 {
-    copy(data, "chunk", "text");
+    alias_pandastack_copy(data, "chunk", "text");
     if (strcmp(*event, "error") == 0)
-        copy(data, "error", "message");
+        alias_pandastack_copy(data, "error", "message");
     if (call->theirs && strcmp(*event, "exit") == 0 && json_fields_get_bool(data, "timed_out")) {
         int status;
         json_t *error = timed_out(call, request, "command", &status);
         *event = "error";
-        set(data, "error", json_incref(json_object_get(error, "message")));
+        json_object_set_new(data, "error", json_incref(json_object_get(error, "message")));
         json_decref(error);
     }
     return data;
@@ -191,7 +186,7 @@ json_t *alias_pandastack_exec_event(
 json_t *alias_pandastack_log_event(
         const struct alias_call *call, struct http_request *request, const char **event, json_t *data)
 {
-    copy(data, "line", "text");
+    alias_pandastack_copy(data, "line", "text");
     return data;
 }
 
@@ -219,9 +214,9 @@ static void describe_file(json_t *file)
 {
     const char *name = json_fields_get_text(file, "name"), *slash = strrchr(name, '/');
     if (slash != NULL && slash[1] != '\0')
-        set(file, "name", json_string(slash + 1));
-    set(file, "is_dir", json_boolean(strcmp(json_fields_get_text(file, "type"), "dir") == 0));
-    set(file, "mtime", json_integer(unix_time(json_fields_get_text(file, "modified_at"))));
+        json_object_set_new(file, "name", json_string(slash + 1));
+    json_object_set_new(file, "is_dir", json_boolean(strcmp(json_fields_get_text(file, "type"), "dir") == 0));
+    json_object_set_new(file, "mtime", json_integer(unix_time(json_fields_get_text(file, "modified_at"))));
 }
 
 json_t *alias_pandastack_file(
@@ -244,15 +239,15 @@ json_t *alias_pandastack_files(
 
 static void describe_context(json_t *context)
 {
-    copy(context, "session_id", "id");
-    copy(context, "cells", "execution_count");
+    alias_pandastack_copy(context, "session_id", "id");
+    alias_pandastack_copy(context, "cells", "execution_count");
 }
 
 json_t *alias_pandastack_context(
         const struct alias_call *call, struct http_request *request, int *status, json_t *body)
 {
     describe_context(body);
-    set(body, "sandbox_id", json_string(http_request_param(request, "name")));
+    json_object_set_new(body, "sandbox_id", json_string(http_request_param(request, "name")));
     return body;
 }
 
@@ -262,8 +257,8 @@ json_t *alias_pandastack_contexts(
     json_t *list = json_object_get(body, "contexts"), *context;
     size_t i;
     json_array_foreach(list, i, context) describe_context(context);
-    copy(body, "sessions", "contexts");
-    copy(body, "items", "contexts");
+    alias_pandastack_copy(body, "sessions", "contexts");
+    alias_pandastack_copy(body, "items", "contexts");
     return body;
 }
 
@@ -293,7 +288,7 @@ static void add_text(json_t *bundle, const char *mime, const json_t *value)
     }
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     if (text != NULL)
-        set(bundle, mime, json_string(text));
+        json_object_set_new(bundle, mime, json_string(text));
     free(text);
 }
 
@@ -307,7 +302,7 @@ static json_t *bundle_of(const json_t *result)
             continue;
         if (bundle_types[i].json && json_is_string(value)) {
             char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-            set(bundle, bundle_types[i].mime, json_string(text));
+            json_object_set_new(bundle, bundle_types[i].mime, json_string(text));
             free(text);
         } else {
             add_text(bundle, bundle_types[i].mime, value);
@@ -329,10 +324,10 @@ static void describe_error(json_t *execution)
                                         : json_sprintf("%s: %s", json_fields_get_text(error, "name"),
                                                   json_fields_get_text(error, "value"));
     size_t size = strlen(before);
-    set(execution, "stderr",
+    json_object_set_new(execution, "stderr",
             json_sprintf("%s%s%s\n", before, size == 0 || before[size - 1] == '\n' ? "" : "\n",
                     json_string_value(text)));
-    set(execution, "error", text);
+    json_object_set_new(execution, "error", text);
 }
 
 json_t *alias_pandastack_execution(
@@ -347,8 +342,8 @@ json_t *alias_pandastack_execution(
     json_array_foreach(results, i, result) json_array_append_new(bundles, bundle_of(result));
     bool failed = json_is_object(json_object_get(body, "error"));
     json_t *code = json_object_get(body, "exit_code");
-    set(body, "exit", code != NULL ? json_incref(code) : json_integer(failed ? 1 : 0));
-    set(body, "results", bundles);
+    json_object_set_new(body, "exit", code != NULL ? json_incref(code) : json_integer(failed ? 1 : 0));
+    json_object_set_new(body, "results", bundles);
     describe_error(body);
     return body;
 }
@@ -356,7 +351,7 @@ json_t *alias_pandastack_execution(
 json_t *alias_pandastack_preview(
         const struct alias_call *call, struct http_request *request, int *status, json_t *body)
 {
-    copy(body, "port", "host_port");
-    set(body, "sandbox_id", json_string(http_request_param(request, "name")));
+    alias_pandastack_copy(body, "port", "host_port");
+    json_object_set_new(body, "sandbox_id", json_string(http_request_param(request, "name")));
     return body;
 }

@@ -6,25 +6,13 @@
 
 #include <string.h>
 
-static void set(json_t *json, const char *name, json_t *value)
-{
-    json_object_set_new(json, name, value);
-}
-
-static void copy(json_t *json, const char *name, const char *from)
-{
-    json_t *value = json_object_get(json, from);
-    if (value != NULL)
-        json_object_set(json, name, value);
-}
-
 // Their lists of templates are bare arrays: what a client of theirs cannot read otherwise.
 static json_t *bare(const struct alias_call *call, json_t *body, const char *name)
 {
     json_t *list = json_incref(json_object_get(body, name));
     if (!call->theirs || list == NULL) {
         json_decref(list);
-        copy(body, "items", name);
+        alias_pandastack_copy(body, "items", name);
         return body;
     }
     json_decref(body);
@@ -40,8 +28,8 @@ static void each(json_t *body, const char *name, void (*describe)(json_t *item))
 
 static void describe_snapshot(json_t *snapshot)
 {
-    copy(snapshot, "sandbox_id", "parent_id");
-    copy(snapshot, "size_bytes", "logical_bytes");
+    alias_pandastack_copy(snapshot, "sandbox_id", "parent_id");
+    alias_pandastack_copy(snapshot, "size_bytes", "logical_bytes");
 }
 
 json_t *alias_pandastack_snapshot(
@@ -67,15 +55,15 @@ json_t *alias_pandastack_snapshots(
         if (machine && (call->asked[0][0] == '\0' || strcmp(call->asked[0], id) == 0))
             json_array_insert(kept, 0, item);
     }
-    set(body, "snapshots", kept);
+    json_object_set_new(body, "snapshots", kept);
     return body;
 }
 
 static void describe_template(json_t *template)
 {
-    copy(template, "size_bytes", "logical_bytes");
-    copy(template, "cpu", "cpus");
-    set(template, "is_global", json_false());
+    alias_pandastack_copy(template, "size_bytes", "logical_bytes");
+    alias_pandastack_copy(template, "cpu", "cpus");
+    json_object_set_new(template, "is_global", json_false());
 }
 
 json_t *alias_pandastack_template(
@@ -95,7 +83,7 @@ json_t *alias_pandastack_templates(
 static void describe_build(json_t *build)
 {
     const char *state = json_fields_get_text(build, "state");
-    set(build, "status", json_string(strcmp(state, "ready") == 0 ? "done" : state));
+    json_object_set_new(build, "status", json_string(strcmp(state, "ready") == 0 ? "done" : state));
 }
 
 static void flatten_error(json_t *build)
@@ -103,7 +91,7 @@ static void flatten_error(json_t *build)
     json_t *error = json_object_get(build, "error");
     if (json_is_object(error)) {
         json_t *message = json_incref(json_object_get(error, "message"));
-        set(build, "error", message);
+        json_object_set_new(build, "error", message);
     }
 }
 
@@ -146,7 +134,8 @@ json_t *alias_pandastack_build_event(
 
 static void describe_volume(json_t *volume)
 {
-    set(volume, "size_mb", json_integer((json_int_t)(json_fields_get_int(volume, "size_bytes") >> 20)));
+    json_object_set_new(
+            volume, "size_mb", json_integer((json_int_t)(json_fields_get_int(volume, "size_bytes") >> 20)));
 }
 
 json_t *alias_pandastack_volume(
@@ -160,16 +149,16 @@ json_t *alias_pandastack_volumes(
         const struct alias_call *call, struct http_request *request, int *status, json_t *body)
 {
     each(body, "volumes", describe_volume);
-    copy(body, "items", "volumes");
+    alias_pandastack_copy(body, "items", "volumes");
     return body;
 }
 
 // A token's "prefix" is what it is revoked by.
 static void describe_token(json_t *key)
 {
-    copy(key, "prefix", "id");
-    copy(key, "label", "name");
-    copy(key, "token", "key");
+    alias_pandastack_copy(key, "prefix", "id");
+    alias_pandastack_copy(key, "label", "name");
+    alias_pandastack_copy(key, "token", "key");
 }
 
 json_t *alias_pandastack_token(
@@ -183,6 +172,6 @@ json_t *alias_pandastack_tokens(
         const struct alias_call *call, struct http_request *request, int *status, json_t *body)
 {
     each(body, "keys", describe_token);
-    copy(body, "items", "keys");
+    alias_pandastack_copy(body, "items", "keys");
     return body;
 }
