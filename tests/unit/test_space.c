@@ -9,7 +9,7 @@
 #include <sys/mount.h>
 #undef BLOCK_SIZE // it has another one
 
-enum { VOLUME_BLOCKS = 2048, VOLUMES = 24, PIECE = 64 };
+enum { VOLUME_BLOCKS = 2048, VOLUMES = 24, PIECE = 64, RESTS_MAX = 600, REST_US = 100 * 1000 };
 
 struct filled {
     struct volume *volumes[VOLUMES];
@@ -169,6 +169,22 @@ static uint64_t du(const char *directory)
     return kib * 1024;
 }
 
+static bool is_near(uint64_t bytes, uint64_t real)
+{
+    return bytes * 100 >= real * 99 && bytes * 99 <= real * 100;
+}
+
+static bool figures_agree(struct fixture *f)
+{
+    struct store_stat stat = fixture_stat(f);
+    uint64_t sum = stat.log_used_bytes + stat.log_spare_bytes + stat.segment_bytes + stat.leaving_bytes +
+                   stat.catalog_bytes + stat.other_bytes;
+    uint64_t real = du(f->directory);
+    return is_near(stat.physical_bytes, real) && is_near(sum, real);
+}
+
+// A spare file of the log that is being written is seen by du before the log counts it: the figures are those
+// of a store at rest.
 static void figures_add_up_to_what_du_says(void **state)
 {
     const struct store_config config = {
@@ -179,12 +195,10 @@ static void figures_add_up_to_what_du_says(void **state)
     for (unsigned i = 0; i < 3 * VOLUME_BLOCKS / PIECE; i++)
         assert_int_equal(write_piece(f, filled, i / (VOLUME_BLOCKS / PIECE)), 0);
     fixture_collect(f, 0);
-    struct store_stat stat = fixture_stat(f);
-    uint64_t sum = stat.log_used_bytes + stat.log_spare_bytes + stat.segment_bytes + stat.leaving_bytes +
-                   stat.catalog_bytes + stat.other_bytes;
-    uint64_t real = du(f->directory);
-    assert_true(stat.physical_bytes * 100 >= real * 99 && stat.physical_bytes * 99 <= real * 100);
-    assert_true(sum * 100 >= real * 99 && sum * 99 <= real * 100);
+    for (unsigned tries = 0; !figures_agree(f); tries++) {
+        assert_true(tries < RESTS_MAX);
+        usleep(REST_US);
+    }
     close_volumes(filled);
     free(filled);
     fixture_free(f);
