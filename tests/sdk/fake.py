@@ -4,6 +4,9 @@ import json
 import re
 import socket
 import threading
+import time
+
+TCP_NOT_TOLD = (1, 4)    # ESTABLISHED, FIN_WAIT1: the peer's kernel has not acknowledged that it is the end
 
 
 class Request:
@@ -56,6 +59,7 @@ class Fake:
     is closed without a word. What is not complete, the client sees broken off: bytes that end in CLOSE."""
 
     CLOSE = b"<close>"
+    everywhere = set()    # open connections of all of them, also of those that were closed
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -81,6 +85,7 @@ class Fake:
             self.connections += 1
             with self._lock:
                 self.open.add(sock)
+                self.everywhere.add(sock)
             threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True).start()
 
     def _serve(self, sock, number):
@@ -107,12 +112,18 @@ class Fake:
             sock.close()
             with self._lock:
                 self.open.discard(sock)
+                self.everywhere.discard(sock)
 
     def drop_idle(self):
-        """Closes every connection, as a server does with idle ones."""
+        """Closes every connection, as a server does with idle ones, and returns when the clients can see it."""
         with self._lock:
             for sock in self.open:
-                sock.shutdown(socket.SHUT_RDWR)
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                    while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in TCP_NOT_TOLD:
+                        time.sleep(0.001)
+                except OSError:    # its own thread was quicker
+                    pass
 
     def close(self):
         self._listener.shutdown(socket.SHUT_RDWR)    # closing alone does not wake up who accepts
