@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/contexts_internal.h"
+#include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -174,37 +175,6 @@ int contexts_show(struct sandbox_agent *use, const char *id, json_t **ret_json, 
 
 // ---- making one ----
 
-// "NAME=value" of the sandbox's variables and the context's over them. malloc'ed, NULL-terminated.
-static int make_env(struct sandbox_agent *use, const json_t *more, char ***ret_env, struct error *err)
-{
-    JSON_AUTO json_t *all = use->env != NULL ? json_copy(use->env) : json_object();
-    json_t *value;
-    const char *key;
-    size_t count = 0;
-    if (more != NULL)
-        json_object_update(all, (json_t *)more);
-    char **env = calloc(json_object_size(all) + 1, sizeof *env);
-    int r = env == NULL ? error_set(err, -ENOMEM, "no memory for the environment") : 0;
-    json_object_foreach(all, key, value)
-    {
-        if (r == 0 && (key[0] == '\0' || strchr(key, '=') != NULL))
-            r = error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
-        if (r == 0 && asprintf(&env[count++], "%s=%s", key, json_string_value(value)) < 0) {
-            env[--count] = NULL;
-            r = error_set(err, -ENOMEM, "no memory for the environment");
-        }
-    }
-    *ret_env = env;
-    return r;
-}
-
-static void free_env(char **env)
-{
-    for (size_t i = 0; env != NULL && env[i] != NULL; i++)
-        free(env[i]);
-    free(env);
-}
-
 // The driver comes with the initramfs; its sockets' folder is everybody's, as /tmp is.
 static int prepare_guest(struct sandbox_agent *use, struct error *err)
 {
@@ -301,11 +271,11 @@ static int start_job(struct sandbox_agent *use, const struct contexts_create *cr
     snprintf(name, sizeof name, "context:%s:%s", language, id);
     snprintf(path, sizeof path, CONTEXTS_SOCKETS "/%s.sock", id);
     exec.cwd = create->cwd;
-    int r = make_env(use, create->env, &env, err);
+    int r = environment_strings(use->env, create->env, &env, err);
     exec.env = (const char *const *)env;
     if (r == 0)
         r = agent_job_start(use->agent, &exec, name, ret_job, err);
-    free_env(env);
+    environment_free_strings(env);
     return r;
 }
 

@@ -7,10 +7,13 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char MARK[] = "ramet_environment";
+
+enum { VARIABLE_BYTES_MAX = 131071 }; // execve(2): 32 pages with the zero at the end
 
 struct environment {
     struct store *store;
@@ -20,7 +23,7 @@ struct environment {
     struct doc_id doc; // (change)
 };
 
-int environment_check_names(const json_t *env, struct error *err)
+int environment_check(const json_t *env, struct error *err)
 {
     const char *key;
     json_t *value;
@@ -28,8 +31,53 @@ int environment_check_names(const json_t *env, struct error *err)
     {
         if (key[0] == '\0' || strchr(key, '=') != NULL)
             return error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
+        if (strlen(key) + 1 + json_string_length(value) > VARIABLE_BYTES_MAX)
+            return error_set(err, -E2BIG,
+                    "field \"env\": \"%.60s\" is larger than the 128 KiB that Linux hands to a program in "
+                    "one "
+                    "variable; put it into a file",
+                    key);
     }
     return 0;
+}
+
+int environment_strings(const json_t *under, const json_t *over, char ***ret_strings, struct error *err)
+{
+    JSON_AUTO json_t *all = json_object();
+    const char *key;
+    json_t *value;
+    size_t count = 0;
+    if (under != NULL)
+        json_object_update(all, (json_t *)under);
+    if (over != NULL)
+        json_object_update(all, (json_t *)over);
+    int r = environment_check(all, err);
+    if (r < 0)
+        return r;
+    char **strings = calloc(json_object_size(all) + 1, sizeof *strings);
+    json_object_foreach(all, key, value)
+    {
+        if (strings != NULL && asprintf(&strings[count], "%s=%s", key, json_string_value(value)) >= 0)
+            count++;
+        else
+            r = error_set(err, -ENOMEM, "no memory for the environment");
+    }
+    if (r < 0 || strings == NULL) {
+        if (strings != NULL)
+            strings[count] = NULL;
+        environment_free_strings(strings);
+        return error_set(err, -ENOMEM, "no memory for the environment");
+    }
+    *ret_strings = strings;
+    return 0;
+}
+
+char **environment_free_strings(char **strings)
+{
+    for (size_t i = 0; strings != NULL && strings[i] != NULL; i++)
+        free(strings[i]);
+    free(strings);
+    return NULL;
 }
 
 static void load_one(void *context, const struct doc *doc)
@@ -116,7 +164,7 @@ static void merge_into(json_t *now, const json_t *change)
 int environment_set(
         struct environment *environment, const json_t *env, bool merge, json_t **ret_now, struct error *err)
 {
-    int r = environment_check_names(env, err);
+    int r = environment_check(env, err);
     if (r < 0)
         return r;
     pthread_mutex_lock(&environment->change);

@@ -94,8 +94,8 @@ int json_fields_seconds(
         return wrong_type(err, name, "a number of seconds", value);
     double seconds = json_number_value(value);
     if (!(seconds > 0) || seconds > maximum)
-        return error_set(err, -EINVAL, "field \"%s\" is %g; it must be above 0 and at most %g seconds", name,
-                seconds, maximum);
+        return error_set(err, -EINVAL, "field \"%s\" is %.15g; it must be above 0 and at most %.15g seconds",
+                name, seconds, maximum);
     *ret_ms = (uint64_t)ceil(seconds * 1000);
     return 1;
 }
@@ -111,7 +111,7 @@ int json_fields_limit_secs(
     double seconds = json_number_value(value);
     if (!(seconds >= 0) || seconds > maximum)
         return error_set(err, -EINVAL,
-                "field \"%s\" is %g; it must be from 0 (none) to %.0f seconds (a hundred years)", name,
+                "field \"%s\" is %.15g; it must be from 0 (none) to %.0f seconds (a hundred years)", name,
                 seconds, maximum);
     *ret_ms = (uint64_t)ceil(seconds * 1000);
     return 1;

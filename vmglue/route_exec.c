@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/route_exec.h"
 
+#include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/sandbox_metrics.h"
@@ -57,36 +58,9 @@ void *route_exec_from_base64(const char *text, size_t *ret_size)
     return bytes;
 }
 
-// The sandbox's variables, and the call's over them.
-static int make_env(struct route_exec *call, const json_t *more, struct error *err)
-{
-    json_t *all = call->use.env != NULL ? json_deep_copy(call->use.env) : json_object(), *value;
-    const char *key;
-    size_t count = 0;
-    if (more != NULL)
-        json_object_update(all, (json_t *)more);
-    call->env = calloc(json_object_size(all) + 1, sizeof *call->env);
-    int r = call->env == NULL ? error_set(err, -ENOMEM, "no memory for the environment") : 0;
-    json_object_foreach(all, key, value)
-    {
-        if (r == 0 && (key[0] == '\0' || strchr(key, '=') != NULL))
-            r = error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
-        char *entry = NULL;
-        if (r == 0 && asprintf(&entry, "%s=%s", key, json_string_value(value)) < 0)
-            r = error_set(err, -ENOMEM, "no memory for the environment");
-        if (r == 0)
-            call->env[count++] = entry;
-    }
-    json_decref(all);
-    call->exec.env = call->env;
-    return r;
-}
-
 void route_exec_end(struct route_exec *call)
 {
-    for (size_t i = 0; call->env != NULL && call->env[i] != NULL; i++)
-        free((char *)call->env[i]);
-    free(call->env);
+    environment_free_strings(call->env);
     free(call->stdin_bytes);
     if (call->use.sandbox != NULL)
         sandbox_agent_done(&call->use);
@@ -98,6 +72,9 @@ static int take_base64_stdin(struct route_exec *call, const json_t *body, struct
     int r = json_fields_string(body, "stdin_base64", &text, err);
     if (r <= 0)
         return r;
+    if (call->exec.stdin_bytes != NULL)
+        return error_set(
+                err, -EINVAL, "fields \"stdin\" and \"stdin_base64\" are both given; give one of them");
     call->stdin_bytes = route_exec_from_base64(text, &call->exec.stdin_size);
     if (call->stdin_bytes == NULL)
         return error_set(err, -EINVAL, "field \"stdin_base64\" is not valid base64");
@@ -195,7 +172,8 @@ int route_exec_take(struct route_exec *call, const json_t *body, bool need_comma
     if (r >= 0)
         r = fill_defaults(call, need_command, err);
     if (r >= 0)
-        r = make_env(call, env, err);
+        r = environment_strings(call->use.env, env, &call->env, err);
+    call->exec.env = (const char *const *)call->env;
     if (r >= 0)
         sandbox_metrics_count(&call->use);
     call->exec.context = call;

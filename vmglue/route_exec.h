@@ -15,7 +15,7 @@ struct route_exec {
     struct http_request *request;
     struct sandbox_agent use;
     struct agent_exec exec;
-    const char **env; // "NAME=value", NULL-terminated, malloc'ed
+    char **env; // "NAME=value", NULL-terminated, malloc'ed
     bool base64;
     void *stdin_bytes; // malloc'ed, of stdin_base64
     struct route_exec_rest rest[3];

@@ -13,7 +13,8 @@
 #include <string.h>
 
 static const double WAIT_MAX_SECS = 3600;
-enum { WAIT_STEP_MS = 1000 }; // between two looks whether the client still waits
+static const uint64_t FROM_END = UINT64_MAX; // an offset that stands for the present end
+enum { WAIT_STEP_MS = 1000 };                // between two looks whether the client still waits
 
 static json_t *log_json(const struct agent_job_log *log)
 {
@@ -232,7 +233,14 @@ static void signal_job(struct http_request *request)
     }
     if (!begin(request, no_query, &use, &job))
         return;
-    if (agent_job_signal(use.agent, job.id, number, whole, &err) < 0)
+    r = agent_job_signal(use.agent, job.id, number, whole, &err);
+    if (r == -ESRCH)
+        error_set(&err, -EBUSY,
+                whole ? "no process of job %u is left, so there is nothing to signal"
+                      : "the first process of job %u has ended; leave \"whole\" out to signal what is left "
+                        "of it",
+                job.id);
+    if (r < 0)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
@@ -264,6 +272,13 @@ static int send_text(struct log_reader *reader, int stream, const char *bytes, s
     return send_event(reader, stream == 1 ? "stdout" : "stderr", data);
 }
 
+static int send_gap(struct log_reader *reader, int stream, uint64_t from, uint64_t to)
+{
+    return send_event(reader, "gap",
+            json_pack("{s:s, s:I, s:I}", "stream", stream == 1 ? "stdout" : "stderr", "from",
+                    (json_int_t)from, "to", (json_int_t)to));
+}
+
 static int send_piece(void *context, int stream, uint64_t offset, const void *bytes, size_t size)
 {
     struct log_reader *reader = context;
@@ -272,11 +287,10 @@ static int send_piece(void *context, int stream, uint64_t offset, const void *by
     if (offset != expected) {
         r = send_text(reader, stream, reader->rest[stream].bytes, reader->rest[stream].size);
         reader->rest[stream].size = 0;
-        json_t *gap = json_pack("{s:s, s:I, s:I}", "stream", stream == 1 ? "stdout" : "stderr", "from",
-                (json_int_t)reader->next[stream], "to", (json_int_t)offset);
+        uint64_t from = reader->next[stream];
         reader->next[stream] = offset;
         if (r == 0)
-            r = send_event(reader, "gap", gap);
+            r = send_gap(reader, stream, from, offset);
     }
     char *text;
     size_t whole = route_exec_cut(&reader->rest[stream], bytes, size, &text);
@@ -296,7 +310,7 @@ static int take_offset(
 {
     const char *text = http_request_query(request, name);
     if (text != NULL && strcmp(text, "end") == 0) {
-        *ret_offset = UINT64_MAX;
+        *ret_offset = FROM_END;
         return 0;
     }
     int r = route_json_query_uint(request, name, ret_offset, err);
@@ -316,16 +330,22 @@ static int take_offsets(struct http_request *request, struct agent_job_logs *log
         return r;
     if (sscanf(last, "%llu.%llu%c", &out, &error, &rest) != 2)
         return error_set(err, -EINVAL, "the header Last-Event-ID \"%.40s\" is no id of this stream", last);
-    logs->out_offset = out;
-    logs->err_offset = error;
+    logs->out_offset = out < INT64_MAX ? out : INT64_MAX;
+    logs->err_offset = error < INT64_MAX ? error : INT64_MAX;
     return 0;
 }
 
-static void begin_reader(
-        struct log_reader *reader, const struct agent_job_logs *logs, const struct agent_job *job)
+// Where one stream begins. An offset behind the end is of another log, or of a time before a restore: what
+// was missed cannot be told, so a gap says that, and all that is kept follows.
+static uint64_t begin_stream(
+        struct log_reader *reader, int stream, uint64_t asked, const struct agent_job_log *log)
 {
-    reader->next[1] = logs->out_offset < job->out.end ? logs->out_offset : job->out.end;
-    reader->next[2] = logs->err_offset < job->err.end ? logs->err_offset : job->err.end;
+    reader->next[stream] = asked < log->end ? asked : log->end;
+    if (asked <= log->end || asked == FROM_END)
+        return asked;
+    reader->next[stream] = log->first;
+    send_gap(reader, stream, asked, log->first);
+    return log->first;
 }
 
 // Events stdout, stderr, gap, and at last "end" with the job. Without follow it ends with what there is.
@@ -351,8 +371,9 @@ static void job_logs(struct http_request *request)
         return;
     logs.id = job.id;
     reader.base64 = encoding != NULL && strcmp(encoding, "base64") == 0;
-    begin_reader(&reader, &logs, &job);
     http_reply_begin_events(request);
+    logs.out_offset = begin_stream(&reader, 1, logs.out_offset, &job.out);
+    logs.err_offset = begin_stream(&reader, 2, logs.err_offset, &job.err);
     r = agent_job_logs(use.agent, &logs, &job, &err);
     for (int stream = 1; stream <= 2 && r == 0; stream++)
         send_text(&reader, stream, reader.rest[stream].bytes, reader.rest[stream].size);

@@ -30,7 +30,7 @@ int route_life_maps(const json_t *body, const json_t **ret_labels, const json_t 
     if (r >= 0)
         r = json_fields_string_map(body, "env", ret_env, err);
     if (r >= 0 && *ret_env != NULL)
-        r = environment_check_names(*ret_env, err);
+        r = environment_check(*ret_env, err);
     return r;
 }
 

@@ -245,6 +245,10 @@ static int take_names(const json_t *body, struct sandbox_fork *fork, struct erro
         if (fork->names[i] == NULL)
             return error_set(
                     err, -EINVAL, "field \"names\" must be a list of strings; number %zu is none", i + 1);
+        for (size_t before = 0; before < i; before++) {
+            if (strcmp(fork->names[before], fork->names[i]) == 0)
+                return error_set(err, -EINVAL, "field \"names\" has \"%.60s\" twice", fork->names[i]);
+        }
     }
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "vmglue/template_internal.h"
 
 #include "vmglue/contexts.h"
+#include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -18,38 +19,14 @@ static void on_output(void *context, int stream, const void *bytes, size_t size)
     template_log_write(build->log, bytes, size);
 }
 
-// The image's environment and the request's, as NAME=value strings, NULL-terminated; malloc'ed.
-static char **make_env(const struct template_build *build)
-{
-    JSON_AUTO json_t *all = json_object();
-    const char *key;
-    json_t *value, *env = json_object_get(build->defaults, "env");
-    size_t count = 0;
-    if (env != NULL)
-        json_object_update(all, env);
-    if (build->request.env != NULL)
-        json_object_update(all, (json_t *)build->request.env);
-    char **list = calloc(json_object_size(all) + 1, sizeof *list);
-    json_object_foreach(all, key, value)
-    {
-        if (list != NULL && asprintf(&list[count], "%s=%s", key, json_string_value(value)) >= 0)
-            count++;
-    }
-    return list;
-}
-
-static void free_env(char **env)
-{
-    for (size_t i = 0; env != NULL && env[i] != NULL; i++)
-        free(env[i]);
-    free(env);
-}
-
 // A line for the shell, as root; its output goes to the log.
 static int run_line(struct template_build *build, struct agent *agent, const char *line, unsigned timeout_ms,
         struct error *err)
 {
-    char **env = make_env(build);
+    char **env;
+    int r = environment_strings(json_object_get(build->defaults, "env"), build->request.env, &env, err);
+    if (r < 0)
+        return r;
     struct agent_exec exec = {.shell_command = line,
             .user = "root",
             .env = (const char *const *)env,
@@ -58,8 +35,8 @@ static int run_line(struct template_build *build, struct agent *agent, const cha
             .cancelled = template_build_is_cancelled,
             .context = build};
     struct agent_exec_result result = {0};
-    int r = agent_exec_run(agent, &exec, &result, err);
-    free_env(env);
+    r = agent_exec_run(agent, &exec, &result, err);
+    environment_free_strings(env);
     if (r < 0)
         return error_prefix(err, "the command could not be run");
     agent_exec_result_free(&result);

@@ -3,6 +3,9 @@
 import glob
 import os
 import re
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import contract
@@ -131,6 +134,30 @@ def fits(entry, call):
     path = path.replace("…", "/v1/sandboxes/{name}")
     plain = re.sub(r"{\w+}", "{}", path)
     return method == call[0] and plain == re.sub(r"{\w+}", "{}", route)
+
+
+class MergeTest(unittest.TestCase):
+    """merge.py: what would be lost or wrong in the document stops the build."""
+
+    def merge(self, text):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(folder + "/more.json", "w", encoding="utf-8") as file:
+                file.write(text)
+            fragments = glob.glob(os.path.join(contract.TREE, "vmglue/openapi/*.json"))
+            done = subprocess.run([sys.executable, os.path.join(contract.TREE, "vmglue/openapi/merge.py"), "--version", "1", "--json",
+                                   folder + "/out.json", "--c", folder + "/out.c", *fragments, folder + "/more.json"],
+                                  capture_output=True, text=True)
+            return done.returncode, done.stderr
+
+    def test_faults_are_named(self):
+        self.assertEqual(self.merge("{}"), (0, ""))
+        for text, words in (('{"schemas":{"X":{"optional":{"a":"string"},"optional":{"b":"string"}}}}', '"optional" twice'),
+                            ('{"codes":{"auth.missing":{"status":401}}}', "auth.missing is described twice"),
+                            ('{"calls":{"GET /x":{"id":"x","summary":"x","access":"","answers":{"200":"NoSuch"}}}}', "NoSuch"),
+                            ('{"calls":{"GET /x":{"id":"x","summary":"x","acces":""}}}', "acces")):
+            status, said = self.merge(text)
+            self.assertEqual(status, 1, text)
+            self.assertIn(words, said)
 
 
 class SchemaTest(unittest.TestCase):

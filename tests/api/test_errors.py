@@ -230,6 +230,11 @@ class ErrorTest(ErrorCase):
         self.refuse(403, "auth.forbidden", "POST", "/v1/volumes", {"name": "v", "size_bytes": 4096}, "read.*POST /v1/volumes",
                     bearer["read"], call=self.by_tcp)
         self.refuse(403, "auth.forbidden", "POST", "/v1/store/gc", {}, "ci", bearer["ci"], call=self.by_tcp)
+        for method, path, body in (("POST", "/v1/volumes", {"name": "own", "size_bytes": 4096}), ("GET", "/v1/volumes", None),
+                                   ("POST", "/v1/volumes/own/snapshots", {"name": "own-snap"}), ("GET", "/v1/snapshots", None)):
+            answer = self.by_tcp(method, path, body, bearer["ci"])    # what a ci key made says so, as the document has it
+            self.assertIn(f'"owner":"{made["ci"]["id"]}"', answer.body.decode())
+            self.faults += self.document.answer_faults(method, path, answer)
         self.refuse(409, "key.conflict", "POST", "/v1/keys", {"name": "ci", "preset": "ci"}, "ci")
         self.refuse(404, "key.not_found", "DELETE", "/v1/keys/nothing", says="nothing")
         self.assertEqual(self.daemon.call("DELETE", "/v1/keys/read").status, 204)

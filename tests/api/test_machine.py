@@ -76,6 +76,10 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         exec_in = ("POST", BOX + "/exec")
         self.refuse(400, "validation.invalid", *exec_in, {}, "command.*missing")
         self.refuse(400, "validation.invalid", *exec_in, {"command": "true", "stdin_base64": "?"}, "stdin_base64")
+        self.refuse(400, "validation.invalid", *exec_in, {"command": "cat", "stdin": "a", "stdin_base64": "AA=="}, "stdin.*stdin_base64")
+        for method, path, more in ((*exec_in, {"command": "true"}), ("PATCH", BOX, {}), ("POST", BOX + "/fork", {})):
+            self.refuse(413, "validation.too_large", method, path, {**more, "env": {"BIG": "x" * 131072}}, '"BIG".*128 KiB')
+        self.assertEqual(self.daemon.call(*exec_in, {"command": "echo ${#BIG}", "env": {"BIG": "x" * 131067}}).json["stdout"], "131067\n")
         self.refuse(404, "exec.not_found", *exec_in, {"command": "true", "cwd": "/no/such/folder"}, "/no/such/folder")
         self.refuse(400, "validation.invalid", *exec_in, {"command": "true", "user": "nobody-at-all"}, "user.*nobody-at-all")
         self.refuse(409, "sandbox.conflict", "POST", "/v1/sandboxes", {"name": "nothing", "from": "code"}, "nothing")
@@ -83,6 +87,7 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         self.refuse(409, "sandbox.conflict", "POST", BOX + "/snapshots", {"name": "code"}, "code")
         self.refuse(409, "sandbox.conflict", "POST", BOX + "/fork", {"names": ["nothing"]}, "nothing")
         self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"count": 2, "names": ["a"]}, "names")
+        self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"names": ["a", "b", "a"]}, 'names.*"a" twice')
         self.refuse(400, "validation.invalid", "POST", "/v1/templates", {"name": "t", "sandbox": "nothing", "cpus": 2}, "cpus")
         self.file_errors()
         self.job_errors()
@@ -120,7 +125,12 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         self.refuse(400, "validation.invalid", "POST", jobs, {"name": "7up", "command": "true"}, "name")
         self.refuse(413, "validation.too_large", "POST", jobs, {"command": "cat", "stdin": "x" * (2 << 20)}, "1048576|MiB|bytes")
         self.refuse(400, "validation.invalid", "GET", jobs + "/server/logs", headers={"Last-Event-ID": "yesterday"}, says="Last-Event-ID")
-        self.assertEqual(self.daemon.call("DELETE", jobs + "/server?kill=1").status, 204)
+        self.assertEqual(self.daemon.call("POST", jobs + "/server/signal", {"signal": "KILL"}).status, 204)
+        self.assertEqual(self.daemon.call("GET", jobs + "/server?wait_secs=3600").json["state"], "ended")
+        self.refuse(409, "job.invalid_state", "POST", jobs + "/server/signal", {}, "no process.*left")
+        self.refuse(409, "job.invalid_state", "POST", jobs + "/server/signal", {"whole": False}, "first process.*whole")
+        self.refuse(404, "job.not_found", "POST", jobs, {"command": "true", "cwd": "/no/such/folder"}, "/no/such/folder")
+        self.assertEqual(self.daemon.call("DELETE", jobs + "/server").status, 204)
 
     def context_errors(self):
         contexts, name = BOX + "/contexts", "mine"

@@ -167,9 +167,13 @@ static int show_events(const struct verb *verb, struct client *client)
             write_all(out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
             free(bytes);
         } else if (strcmp(event, "gap") == 0) {
-            cli_note("ramet job logs: %lld bytes of %s are not kept any more",
-                    (long long)(json_fields_get_int(data, "to") - json_fields_get_int(data, "from")),
-                    json_fields_get_text(data, "stream"));
+            long long lost = json_fields_get_int(data, "to") - json_fields_get_int(data, "from");
+            if (lost >= 0)
+                cli_note("ramet job logs: %lld bytes of %s are not kept any more", lost,
+                        json_fields_get_text(data, "stream"));
+            else
+                cli_note("ramet job logs: %s is not what it was before; here is all of it",
+                        json_fields_get_text(data, "stream"));
         } else if (error) {
             cli_fail(verb, "%s", json_fields_get_text(data, "message"));
         }

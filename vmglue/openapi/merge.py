@@ -32,6 +32,15 @@ class Fault(Exception):
     pass
 
 
+def members(pairs):
+    """An object; a name that it has twice would be lost without a word."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Fault(f'an object has the name "{twice}" twice')
+    return dict(pairs)
+
+
 def nullable(schema):
     """The schema that takes null too."""
     if isinstance(schema.get("type"), str) and "enum" not in schema and "const" not in schema:
@@ -340,7 +349,7 @@ def main():
             name = os.path.basename(path)
             try:
                 with open(path, encoding="utf-8") as file:
-                    merger.add(name, json.load(file))
+                    merger.add(name, json.load(file, object_pairs_hook=members))
             except (ValueError, Fault) as fault:
                 raise Fault(f"{name}: {fault}") from None
         document = merger.document(options.version)
