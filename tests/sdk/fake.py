@@ -126,6 +126,9 @@ class Fake:
                     pass
 
     def close(self):
+        if self._closed:
+            return
+        self._closed = True
         self._listener.shutdown(socket.SHUT_RDWR)    # closing alone does not wake up who accepts
         self._listener.close()
         with self._lock:
@@ -144,12 +147,14 @@ class Fake:
 
 class Proxy:
     """Between a client and a server on TCP. `lose`: how many answers, of requests that match, are swallowed (the connection is
-    closed instead, after the server did it). `cut_after`: answers that match `cut` are broken off after so many bytes, `cuts` times."""
+    closed instead, after the server did it). `cut_after`: answers that match `cut` are broken off after so many bytes, `cuts` times.
+    `hold_answers`: the next one that matches is kept back until `release` is set; `held` tells that the server has given it."""
 
     def __init__(self, host, port):
         self.target = (host, port)
         self.lose, self.lose_pattern, self.lost = 0, re.compile(""), 0
         self.cuts, self.cut_pattern, self.cut_after = 0, re.compile(""), 0
+        self.hold_pattern, self.held, self.release = None, threading.Event(), threading.Event()
         self.seen = []
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -164,6 +169,11 @@ class Proxy:
 
     def cut_answers(self, count, pattern, after):
         self.cuts, self.cut_pattern, self.cut_after = count, re.compile(pattern), after
+
+    def hold_answers(self, pattern):
+        self.held.clear()
+        self.release.clear()
+        self.hold_pattern = re.compile(pattern)
 
     def _accept(self):
         while True:
@@ -188,6 +198,9 @@ class Proxy:
                 self.lose -= losing
                 cutting = self.cuts > 0 and self.cut_pattern.search(line) is not None
                 self.cuts -= cutting
+                holding = self.hold_pattern is not None and self.hold_pattern.search(line) is not None
+                if holding:
+                    self.hold_pattern = None
             request.headers.pop("transfer-encoding", None)
             request.headers["content-length"] = str(len(request.body))
             request.headers["connection"] = "close"    # one request a connection keeps this simple
@@ -195,6 +208,9 @@ class Proxy:
             server.sendall(head.encode() + b"\r\n" + request.body)
             passed = 0
             while piece := server.recv(65536):
+                if holding:
+                    self.held.set()
+                    self.release.wait()
                 if losing:
                     self.lost += 1
                     return
@@ -215,5 +231,6 @@ class Proxy:
                 sock.close()
 
     def close(self):
+        self.release.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -173,6 +173,40 @@ table
             each.delete_snapshot(shot["name"])
             self.assertEqual(proxy.lose, 0)
 
+    def test_A01_cancelled_calls_leave_nothing(self):
+        """Cancelled when the server has done it, and at any other moment: what nobody has a name for is gone soon."""
+        def what_is_there():
+            box = self.client.get_sandbox(self.box)["id"]
+            return [sorted(str(one["id"]) for one in all) for all in (
+                self.client.list_sandboxes(), self.client.list_snapshots(), self.client.list_jobs(box), self.client.list_contexts(box),
+                self.client.list_urls(box))]
+        calls = {"/v1/sandboxes$": lambda c: c.create_sandboxes({"from": machines.TEMPLATE}), "/fork$": lambda c: c.fork_sandbox(self.box, count=2),
+                 "/snapshots$": lambda c: c.snapshot(self.box), "/jobs$": lambda c: c.start_job(self.box, "sleep 3600"),
+                 "/contexts$": lambda c: c.create_context(self.box), "/urls$": lambda c: c.create_url(self.box, 80)}
+        proxy = self.proxy()
+
+        async def main():
+            async with ramet.AsyncRamet(proxy.url, machines.machines.key) as client:
+                for pattern, call in calls.items():
+                    proxy.hold_answers("^POST .*" + pattern)
+                    task = asyncio.create_task(call(client))
+                    self.assertTrue(await asyncio.to_thread(proxy.held.wait, rig.HANG_SECS), pattern)
+                    task.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                    proxy.release.set()
+                for millis in (0, 5, 20, 80, 320):
+                    for call in (calls["/v1/sandboxes$"], calls["/jobs$"]):
+                        with self.assertRaises(asyncio.TimeoutError):
+                            await asyncio.wait_for(asyncio.gather(call(client), asyncio.Event().wait()), millis / 1000)
+        self.client.run_code(self.box, "python", "1")    # the contexts that are always there are
+        before = what_is_there()
+        asyncio.run(main())
+        limit = time.monotonic() + rig.HANG_SECS
+        while ramet._Undo._all and time.monotonic() < limit:
+            time.sleep(0.05)
+        self.assertEqual(what_is_there(), before)
+
     def test_A02_streams_that_break(self):
         proxy = self.proxy()
         for each in self.through(proxy):

@@ -21,6 +21,7 @@ sys.path[:0] = [HERE, SDK]
 import ramet    # noqa: E402
 from environments import copy_of_sdk, environment    # noqa: E402
 from fake import Fake, answer, error, events    # noqa: E402
+from python_undone import Undone    # noqa: E402, F401: run with what is here
 from ramet import AsyncRamet, Ramet, RametConnectionError, RametError    # noqa: E402
 
 

@@ -22,17 +22,20 @@ RAMET_API_KEY; the socket needs none. Every failure is a `RametError`.
 
 What is tried again by itself, a bounded number of times: what the server marks as retryable, and connections that
 failed under calls that may be repeated. Creating calls carry an Idempotency-Key, the same in each try, so that a lost
-answer makes nothing twice. A command that may have begun is never sent again.
+answer makes nothing twice. A command that may have begun is never sent again. What a call made whose answer never came
+(it was cancelled, Ctrl-C, no answer in time) is removed in the background, unless its caller gave it a name or a key.
 
 Threads: a `Ramet` may be used by any number at once; a stream, a `Pty` by one at a time (close() from any).
 """
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import collections
 import concurrent.futures
 import contextlib
+import copy
 import functools
 import hashlib
 import http.client
@@ -211,6 +214,8 @@ class _Cancel:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._follower: Callable[[], object] | None = None
+        self._undo: Callable[[], object] | None = None
+        self._abandoned = False
         self._event = threading.Event()
 
     def follow(self, function: Callable[[], object]) -> None:
@@ -241,6 +246,23 @@ class _Cancel:
             follower, self._follower = self._follower, None
         if follower is not None:
             follower()
+
+    def made(self, undo: Callable[[], object] | None) -> None:
+        """This call made something, and its answer is on its way to whoever waits for it. None: somebody has it."""
+        with self._lock:
+            if not self._abandoned or undo is None:
+                self._undo = undo
+                return
+        undo()
+
+    def abandon(self) -> None:
+        """As cancel(), and what the call returns reaches nobody any more."""
+        self.cancel()
+        with self._lock:
+            self._abandoned = True
+            undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
 
     @property
     def cancelled(self) -> bool:
@@ -556,6 +578,17 @@ class _Upload:
             yield piece
 
 
+class _Fate:
+    """What is known of a call that makes something: `open` while the server may have made it and nobody has the answer."""
+
+    def __init__(self) -> None:
+        self.open = False
+
+    def refused(self, error: RametError) -> None:
+        """An error is an answer: nothing was made. Not so while an earlier try still runs, and in the words of a gateway."""
+        self.open = self.open and (error.code == "idempotency.in_progress" or (error.status >= 500 and error.code.startswith("http.")))
+
+
 class _Transport:
     """Sends one request, again where that is safe, and gives its answer or raises RametError."""
 
@@ -571,8 +604,9 @@ class _Transport:
             self.headers["Authorization"] = "Bearer " + key
 
     def send(self, method: str, path: str, *, body: bytes | None = None, upload: _Upload | None = None,
-             headers: Mapping[str, str] | None = None, timeout: float | None = None, repeat: bool = False) -> _Response:
-        """repeat: whether it may be sent again though the server may have done it."""
+             headers: Mapping[str, str] | None = None, timeout: float | None = None, repeat: bool = False,
+             fate: _Fate | None = None) -> _Response:
+        """repeat: whether it may be sent again though the server may have done it. fate: is told what is known of that."""
         target = self.address.prefix + path
         sent_headers = {**self.headers, **(upload.headers if upload else {}), **(headers or {})}
         if body is not None:
@@ -581,7 +615,7 @@ class _Transport:
         attempt, broke = 0, False
         while True:
             try:
-                response = self._once(method, target, upload.body() if upload else body, sent_headers, timeout, not repeat)
+                response = self._once(method, target, upload.body() if upload else body, sent_headers, timeout, not repeat, fate)
             except _Broken as broken:
                 if broken.reused and repeat:
                     self.pool.close()    # it, and those like it, died of old age: no try is lost
@@ -595,6 +629,8 @@ class _Transport:
                 if response.status < 400:
                     return response
                 error = _error_of(response.status, response.headers, self._rest(response))
+                if fate is not None:
+                    fate.refused(error)
                 if broke and method == "DELETE" and response.status == 404:
                     return response    # an earlier try, whose answer was lost, did it
                 delay = 0.2 * 2 ** attempt if error.retry_after_secs is None else error.retry_after_secs
@@ -613,7 +649,7 @@ class _Transport:
             return b""
 
     def _once(self, method: str, target: str, body: bytes | Iterator[bytes] | None, headers: Mapping[str, str],
-              timeout: float | None, once: bool) -> _Response:
+              timeout: float | None, once: bool, fate: _Fate | None) -> _Response:
         cancel = _current_cancel()
         connection = self.pool.take(once)
         reused, sent = connection.used, False
@@ -624,6 +660,8 @@ class _Transport:
                 cancel.attach(connection.sock)
             connection.sock.settimeout(timeout)
             sent = True
+            if fate is not None:
+                fate.open = True
             try:
                 connection.request(method, target, cast(Any, body), headers,
                                    encode_chunked=headers.get("Transfer-Encoding") == "chunked")
@@ -697,6 +735,85 @@ class _Transport:
             if isinstance(error, (OSError, ValueError, IndexError)):
                 raise self._connection_error("GET", path, _Broken(error, True)) from error
             raise
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What was made, and nobody knows of
+
+class _Undo:
+    """Asks again, with the same Idempotency-Key, what a call made whose answer was lost, and removes it.
+
+    In a thread of its own, as long as it may be of use; the program's end waits for it, though not for a server that is
+    gone. Asking again makes nothing twice: while the first request runs this one waits for its answer.
+    """
+
+    SECS = 300.0         # so long it is tried
+    EXIT_SECS = 60.0     # ... and so long a program's end waits
+    _all: set[_Undo] = set()
+    _lock = threading.Lock()
+    _exits = threading.Event()
+
+    def __init__(self, transport: _Transport, path: str, body: bytes, headers: Mapping[str, str],
+                 unmake: Callable[[Json], Iterable[str]]) -> None:
+        self._transport = copy.copy(transport)
+        self._transport.pool = _Pool(transport.address, transport.connect_timeout, 1)
+        self._transport.retries, self._transport.timeout = 0, 90.0    # the server lets a second one wait for a minute
+        self._path, self._body, self._headers, self._unmake = path, body, headers, unmake
+        self._limit = time.monotonic() + self.SECS
+        self._thread = threading.Thread(target=self._run, name="ramet-undo", daemon=True)
+        with self._lock:
+            self._all.add(self)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            answer = self._insist("POST", self._path, self._body, self._headers)
+            for path in self._unmake(_load(answer)) if answer else ():
+                self._insist("DELETE", path, None, {})
+        except Exception:    # an answer that is none: nobody waits for this thread's words
+            pass
+        finally:
+            self._transport.pool.close()
+            with self._lock:
+                self._all.discard(self)
+
+    def _insist(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes | None:
+        """Until there is an answer; None: it was refused, or it is of no use any more."""
+        pause = 0.1
+        while True:
+            fate = _Fate()
+            try:
+                return self._transport.send(method, path, body=body, headers=headers, repeat=True, fate=fate,
+                                            timeout=self._transport.timeout).read()
+            except RametError as error:
+                later = (429,) if method == "POST" else (409, 429, 503)
+                if not (fate.open or isinstance(error, RametConnectionError) or error.status in later):
+                    return None
+                if error.code == "connection.failed" and self._exits.is_set():
+                    return None
+            except _NETWORK_ERRORS:
+                pass
+            if time.monotonic() > self._limit:
+                return None
+            time.sleep(pause) if self._exits.is_set() else self._exits.wait(pause)
+            pause = min(pause * 2, 5.0)
+
+    @classmethod
+    def wait_for_all(cls) -> None:
+        cls._exits.set()
+        limit = time.monotonic() + cls.EXIT_SECS
+        while (left := limit - time.monotonic()) > 0:
+            with cls._lock:
+                undo = next(iter(cls._all), None)
+            if undo is None:
+                return
+            undo._thread.join(left)
+            if not undo._thread.is_alive():    # also one of the process that this one was forked from
+                with cls._lock:
+                    cls._all.discard(undo)
+
+
+atexit.register(_Undo.wait_for_all)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1253,14 +1370,36 @@ class Ramet:
     def _get(self, path: str, **query: object) -> Json:
         return self._read_again("GET", path + _query(query), None, None)
 
-    def _create(self, path: str, body: Body | None, idempotency_key: str | None, method: str = "POST") -> Json:
-        """Makes something: one key for all tries, so that it is made once."""
-        return self._read_again(method, path, _dump(body), {"Idempotency-Key": idempotency_key or str(uuid.uuid4())})
+    def _create(self, path: str, body: Body | None, idempotency_key: str | None,
+                unmake: Callable[[Json], Iterable[str]] | None = None) -> Json:
+        """Makes something: one key for all tries, so that it is made once.
 
-    def _read_again(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> Json:
+        unmake: given for what nobody could find again, it names the paths of what an answer says was made: when the answer
+        is lost for good (the call was cancelled, Ctrl-C, no answer in time), these are removed.
+        """
+        data, headers = _dump(body), {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        if unmake is None or idempotency_key:
+            return self._read_again("POST", path, data, headers)
+        fate, undo = _Fate(), functools.partial(_Undo, self._transport, path, data, headers, unmake)
+        try:
+            answer = self._read_again("POST", path, data, headers, fate)
+        except BaseException as error:
+            if fate.open:
+                undo()
+                if isinstance(error, RametConnectionError):
+                    error.message += "; what it may have made is removed in the background"
+            raise
+        cancel = _current_cancel()
+        if cancel is not None:
+            cancel.made(undo)
+        return answer
+
+    def _read_again(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None,
+                    fate: _Fate | None = None) -> Json:
         """A call that may be repeated, also when its answer broke off in the middle."""
         for attempt in range(self._transport.retries + 1):
-            response = self._transport.send(method, path, body=body, headers=headers, repeat=True, timeout=self._transport.timeout)
+            response = self._transport.send(method, path, body=body, headers=headers, repeat=True, fate=fate,
+                                            timeout=self._transport.timeout)
             try:
                 return cast(Json, _load(self._read(method, path, response)))
             except RametConnectionError:
@@ -1424,7 +1563,9 @@ class Ramet:
     def create_sandboxes(self, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """A new sandbox, running: `name? from? size? cpus? memory_mb? disk_gb? network? labels? env? environment? ttl_secs?
         idle_secs? persistent? disks?`"""
-        return self._create("/v1/sandboxes", _merge(body, fields), idempotency_key)
+        merged = _merge(body, fields)
+        return self._create("/v1/sandboxes", merged, idempotency_key,
+                            None if merged.get("name") else lambda made: [self._box(made["id"])])
 
     create_sandbox = create_sandboxes
 
@@ -1463,11 +1604,18 @@ class Ramet:
 
     def fork_sandbox(self, name: str, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """Copies of it that run on from this instant: `count? names? labels? env? snapshot? best_effort?`"""
-        return self._create(self._box(name, "/fork"), _merge(body, fields), idempotency_key)
+        merged = _merge(body, fields)
+        return self._create(self._box(name, "/fork"), merged, idempotency_key,
+                            None if merged.get("names") else lambda made: [self._box(child["id"]) for child in made["children"]])
 
     def snapshot(self, name: str, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """Keeps this instant, memory and disks; the sandbox runs on. `name? labels? wait? best_effort?`"""
-        return self._create(self._box(name, "/snapshots"), _merge(body, fields), idempotency_key)
+        merged = _merge(body, fields)
+        return self._create(self._box(name, "/snapshots"), merged, idempotency_key, self._unmake_snapshot(merged))
+
+    @staticmethod
+    def _unmake_snapshot(body: Json) -> Callable[[Json], Iterable[str]] | None:
+        return None if body.get("name") else lambda made: [f"/v1/snapshots/{_segment(made['id'])}"]
 
     def wait_until(self, name: str, state: str | Sequence[str], timeout_secs: float | None = 300.0) -> Json:
         """Waits until it is in this state (or one of these), and returns it. A sandbox that failed meanwhile is an error."""
@@ -1555,7 +1703,9 @@ class Ramet:
 
     def start_job(self, name: str, /, body: Body | str | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """A command in the background, which outlives caller, daemon, snapshots: as exec, and `name?`"""
-        return self._create(self._box(name, "/jobs"), self._command(body, fields), idempotency_key)
+        command = self._command(body, fields)
+        return self._create(self._box(name, "/jobs"), command, idempotency_key,
+                            None if command.get("name") else lambda made: [self._box(name, f"/jobs/{_segment(made['id'])}?kill=1")])
 
     def list_jobs(self, name: str) -> list[Json]:
         """Its jobs, newest first."""
@@ -1655,7 +1805,8 @@ class Ramet:
     def create_url(self, name: str, /, body: Body | int | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """`host_port ttl_secs?`: an address with a secret in it that reaches a server in the sandbox → `url token expires_at`"""
         body = {"host_port": body} if isinstance(body, int) else body
-        return self._create(self._box(name, "/urls"), _merge(body, fields), idempotency_key)
+        return self._create(self._box(name, "/urls"), _merge(body, fields), idempotency_key,
+                            lambda made: [self._box(name, f"/urls/{_segment(made['id'])}")])
 
     def list_urls(self, name: str) -> list[Json]:
         """Its addresses, without their secrets."""
@@ -1669,7 +1820,9 @@ class Ramet:
 
     def create_context(self, name: str, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """Something that keeps what code defines: `id? language? cwd? user? env?`"""
-        return self._create(self._box(name, "/contexts"), _merge(body, fields), idempotency_key)
+        merged = _merge(body, fields)
+        return self._create(self._box(name, "/contexts"), merged, idempotency_key,
+                            None if merged.get("id") else lambda made: [self._box(name, f"/contexts/{_segment(made['id'])}")])
 
     def list_contexts(self, name: str) -> list[Json]:
         """Its code contexts."""
@@ -1818,8 +1971,8 @@ class Ramet:
     def snapshot_volume(self, name: str, /, body: Body | str | None = None, *, idempotency_key: str | None = None,
                         **fields: Any) -> Json:
         """`name?`: keeps it as it is now."""
-        body = {"name": body} if isinstance(body, str) else body
-        return self._create(self._volume(name, "/snapshots"), _merge(body, fields), idempotency_key)
+        merged = _merge({"name": body} if isinstance(body, str) else body, fields)
+        return self._create(self._volume(name, "/snapshots"), merged, idempotency_key, self._unmake_snapshot(merged))
 
     def diff_volume(self, name: str, from_: str) -> Json:
         """The ranges that changed since an older snapshot."""
@@ -1841,7 +1994,7 @@ class Ramet:
 
     def create_key(self, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """`name preset (admin, ci, read) expires_in_secs?`; the key itself is in this answer and nowhere else."""
-        return self._create("/v1/keys", _merge(body, fields), idempotency_key)
+        return self._create("/v1/keys", _merge(body, fields), idempotency_key, lambda made: [f"/v1/keys/{_segment(made['id'])}"])
 
     def list_keys(self) -> list[Json]:
         """Keys, without what opens."""
@@ -2492,11 +2645,12 @@ class Sandbox:
             raise _invalid("explore() needs at least one approach")
         begin = time.monotonic()
         forked = self.client.fork_sandbox(self.id, {"count": len(named)})
+        if (outer := _current_cancel()) is not None:
+            outer.made(None)    # from here on they are looked after here
         children = [type(self)(info, self.client) for info in forked["children"]]
         branches = [Branch(name, child, approach) for (name, approach), child in zip(named.items(), children)]
         found = Exploration(forked["tree_id"], branches, time.monotonic() - begin)
         try:
-            outer = _current_cancel()
             cancels = [_Cancel() for _ in branches]
 
             def cancel_all() -> None:
@@ -2613,7 +2767,7 @@ async def _in_thread(client: Ramet | None, function: Callable[[], T]) -> T:
     try:
         return await asyncio.get_running_loop().run_in_executor(own or cast(Ramet, client)._threads(), cancel.run, function)
     except asyncio.CancelledError:
-        cancel.cancel()
+        cancel.abandon()
         raise
     finally:
         if own is not None:
