@@ -6,7 +6,7 @@ import { EventStream, type StreamOptions } from "./stream.js";
 import type { CallOptions } from "./transport.js";
 import type * as wire from "./types.js";
 import { bodyOf, type FileData, RametFiles } from "./client_files.js";
-import { part } from "./client_sandboxes.js";
+import { part, unmakeSnapshot } from "./client_sandboxes.js";
 import { openPty, type Pty, type PtyRequest } from "./pty.js";
 import { openPort, type PortConnection } from "./port.js";
 
@@ -153,7 +153,7 @@ export class Ramet extends RametFiles {
   }
 
   snapshotVolume(name: string, what: { name?: string } = {}, options: CallOptions = {}): Promise<wire.Snapshot> {
-    return this.post(`/v1/volumes/${part(name)}/snapshots`, what, options, true);
+    return this.post(`/v1/volumes/${part(name)}/snapshots`, what, options, true, what.name ? undefined : unmakeSnapshot);
   }
 
   diffVolume(
@@ -268,7 +268,7 @@ export class Ramet extends RametFiles {
 
   /** The answer is the only one that has the key itself. */
   createKey(what: { name: string; preset?: wire.Preset; expires_in_secs?: number }, options: CallOptions = {}): Promise<wire.CreatedKey> {
-    return this.post("/v1/keys", what, options, true);
+    return this.post("/v1/keys", what, options, true, (made: wire.CreatedKey) => [`/v1/keys/${part(made.id)}`]);
   }
 
   async listKeys(options: CallOptions = {}): Promise<wire.Key[]> {
@@ -313,7 +313,7 @@ export class Ramet extends RametFiles {
 
   /** A URL that reaches a server inside the sandbox. */
   createUrl(name: string, what: { host_port: number; ttl_secs?: number }, options: CallOptions = {}): Promise<wire.CreatedUrl> {
-    return this.post(this.box(name, "/urls"), what, options, true);
+    return this.post(this.box(name, "/urls"), what, options, true, (made: wire.CreatedUrl) => [this.box(name, `/urls/${part(made.id)}`)]);
   }
 
   async listUrls(name: string, options: CallOptions = {}): Promise<wire.Url[]> {

@@ -80,7 +80,8 @@ export class RametRuns extends RametSandboxes {
 
   /** A command that goes on when its caller leaves, and in snapshots and forks. */
   startJob(name: string, what: wire.StartJob | string, options: CallOptions = {}): Promise<wire.Job> {
-    return this.post(this.box(name, "/jobs"), typeof what === "string" ? { command: what } : what, options, true);
+    const body: wire.StartJob = typeof what === "string" ? { command: what } : what;
+    return this.post(this.box(name, "/jobs"), body, options, true, body.name ? undefined : (made: wire.Job) => [this.box(name, `/jobs/${part(made.id)}?kill=1`)]);
   }
 
   async listJobs(name: string, options: CallOptions = {}): Promise<wire.Job[]> {
@@ -135,7 +136,8 @@ export class RametRuns extends RametSandboxes {
 
   /** A process that keeps what code defines from one run to the next, over stops, snapshots and forks. */
   createContext(name: string, what: wire.CreateContext = {}, options: CallOptions = {}): Promise<wire.Context> {
-    return this.post(this.box(name, "/contexts"), what, options, true);
+    const unmake = (made: wire.Context): string[] => [this.box(name, `/contexts/${part(made.id)}`)];
+    return this.post(this.box(name, "/contexts"), what, options, true, what.id ? undefined : unmake);
   }
 
   async listContexts(name: string, options: CallOptions = {}): Promise<wire.Context[]> {

@@ -4,6 +4,7 @@ import { RametError } from "./errors.js";
 import { EventStream, type StreamOptions } from "./stream.js";
 import { type CallOptions, type RametOptions, Transport } from "./transport.js";
 import type * as wire from "./types.js";
+import { create, type Unmake } from "./undo.js";
 
 /** A name or id as one part of a path; `NAME/disk` and `NAME/memory` keep their slash. */
 export function part(given: string | number): string {
@@ -18,6 +19,8 @@ export function part(given: string | number): string {
 }
 
 const EVENTS = { last: [], errors: ["error"], resumable: true } as const;
+
+export const unmakeSnapshot = (made: wire.Snapshot): string[] => [`/v1/snapshots/${part(made.id)}`];
 
 export class RametSandboxes {
   /** Not for users: what carries the calls. */
@@ -35,8 +38,13 @@ export class RametSandboxes {
     return this.transport.json<T>({ method: "GET", path, query, ...options });
   }
 
-  protected post<T>(path: string, json: unknown, options: CallOptions, creates = false): Promise<T> {
-    return this.transport.json<T>({ method: "POST", path, json, creates, ...options });
+  /**
+   * creates: it makes something, once, however often it is sent. unmake: for what has no name of its caller's, where it
+   * is, so that it is removed when its answer is lost.
+   */
+  protected post<T>(path: string, json: unknown, options: CallOptions, creates = false, unmake?: Unmake<T>): Promise<T> {
+    const call = { method: "POST", path, json, creates, ...options };
+    return unmake === undefined ? this.transport.json<T>(call) : create<T>(this.transport, call, unmake);
   }
 
   // ---- The service ----
@@ -74,7 +82,7 @@ export class RametSandboxes {
 
   /** Makes one and answers when it can be used. */
   createSandboxes(what: wire.CreateSandbox = {}, options: CallOptions = {}): Promise<wire.Sandbox> {
-    return this.post("/v1/sandboxes", what, options, true);
+    return this.post("/v1/sandboxes", what, options, true, what.name ? undefined : (made) => [this.box(made.id)]);
   }
 
   /** The same as `createSandboxes`. */
@@ -131,12 +139,13 @@ export class RametSandboxes {
 
   /** Keeps a running machine's instant, memory and all; the machine runs on. */
   snapshot(name: string, what: wire.CreateSnapshot = {}, options: CallOptions = {}): Promise<wire.Snapshot> {
-    return this.post(this.box(name, "/snapshots"), what, options, true);
+    return this.post(this.box(name, "/snapshots"), what, options, true, what.name ? undefined : unmakeSnapshot);
   }
 
   /** Running copies; all of them, or none. */
   forkSandbox(name: string, what: wire.Fork = {}, options: CallOptions = {}): Promise<wire.ForkResult> {
-    return this.post(this.box(name, "/fork"), what, options, true);
+    const unmake = (made: wire.ForkResult): string[] => made.children.map((child) => this.box(child.id));
+    return this.post(this.box(name, "/fork"), what, options, true, what.names?.length ? undefined : unmake);
   }
 
   /** Of a fork's children keeps this one. */

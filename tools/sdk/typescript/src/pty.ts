@@ -27,6 +27,7 @@ export interface PtyEnd {
 const PROTOCOL = "ramet.pty";
 const PIECE_BYTES = 256 << 10; // the server takes messages of up to 1 MiB
 const WAITING_MAX = 1 << 20; // shown, but not read yet: from here on the server waits
+const OVERFLOW_BYTES = 16 << 20; // ... and from here on it has ended, where a server cannot be made to wait (browsers)
 
 export class Pty implements AsyncIterable<Uint8Array>, AsyncDisposable {
   /** How the command ended; rejects when the connection ended before it. */
@@ -69,9 +70,14 @@ export class Pty implements AsyncIterable<Uint8Array>, AsyncDisposable {
   }
 
   #show(bytes: Uint8Array): void {
+    if (this.#failure !== undefined) return;
     this.#waiting.push(bytes);
     this.#waitingBytes += bytes.length;
-    if (this.#waitingBytes > WAITING_MAX) this.#socket?.hold(true);
+    if (this.#waitingBytes > WAITING_MAX && this.#socket?.hold(true) === false && this.#waitingBytes > OVERFLOW_BYTES) {
+      const words = `the terminal showed ${OVERFLOW_BYTES >> 20} MiB that nobody read, and a browser cannot make it wait: it was hung up; read faster, or have less shown`;
+      this.#failure = new RametError(words, { code: "pty.overflow" });
+      this.close();
+    }
     this.#wake?.();
   }
 

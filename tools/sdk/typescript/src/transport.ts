@@ -56,6 +56,10 @@ export interface Call extends CallOptions {
   reads?: boolean;
   /** The answer is read piece by piece; only its beginning has to come in time. */
   stream?: boolean;
+  /** Is told whether the server may have done it while nobody has its answer. */
+  fate?: { open: boolean };
+  /** Instead of what the client's options say. */
+  tries?: number;
 }
 
 /** An answer with status below 400. `end` must be called when its body was read or is given up. */
@@ -100,6 +104,16 @@ export function pauseMs(tries: number, asked?: number): number {
 }
 
 const SAFE = new Set(["GET", "HEAD", "PUT", "DELETE", "PATCH"]);
+// What Node says of a connection that did not come about: nothing was sent.
+const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+
+function wasSent(error: unknown): boolean {
+  for (let at: unknown = error, depth = 0; at instanceof Error && depth < 4; at = at.cause, depth++) {
+    if (NOT_SENT.has(String((at as { code?: unknown }).code))) return false;
+  }
+  return true;
+}
+
 // Refused before anything was done.
 const NOTHING_DONE = new Set(["capacity.busy", "capacity.memory"]);
 
@@ -162,6 +176,9 @@ export class Transport {
         const answer = await this.#once(call, headers, timeoutMs, limit);
         if (answer.response.status < 400) return answer;
         failure = await readError(answer);
+        // An error is an answer: nothing was made. Not so while an earlier try still runs, and in the words of a gateway.
+        const unknown = failure.code === "idempotency.in_progress" || (failure.status >= 500 && failure.code.startsWith("http."));
+        if (call.fate !== undefined && !unknown) call.fate.open = false;
         if (call.method === "DELETE" && lost && failure.status === 404) {
           return { ...answer, response: new Response(null, { status: 204 }) };
         }
@@ -172,7 +189,7 @@ export class Transport {
         lost = true;
       }
       const wait = pauseMs(tries, failure.retryAfterSecs);
-      if (tries >= this.maxRetries || Date.now() + wait > limit) throw failure;
+      if (tries + 1 >= (call.tries ?? this.maxRetries + 1) || Date.now() + wait > limit) throw failure;
       await pause(wait, call.signal);
     }
   }
@@ -209,7 +226,13 @@ export class Transport {
         if (body instanceof ReadableStream) init.duplex = "half";
       }
       init.headers = headers;
-      const response = await this.#fetch(this.address(call.path, call.query), init);
+      const address = this.address(call.path, call.query);
+      const open = call.fate?.open ?? false;
+      if (call.fate !== undefined) call.fate.open = true;
+      const response = await this.#fetch(address, init).catch((error: unknown) => {
+        if (call.fate !== undefined && !wasSent(error)) call.fate.open = open;
+        throw error;
+      });
       if (call.stream && response.status < 400) clearTimeout(timer);
       return { response, abort: (reason) => controller.abort(reason), end, explain };
     } catch (error) {

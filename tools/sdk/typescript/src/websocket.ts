@@ -19,11 +19,12 @@ export interface Socket {
   /** Resolves when it may go on; rejects when the socket is closed. */
   send(message: Uint8Array | string): Promise<void>;
   close(code: number): void;
-  /** Stops reading, where that is possible. */
-  hold(on: boolean): void;
+  /** Stops reading; false: that is not possible here. */
+  hold(on: boolean): boolean;
 }
 
 const MESSAGE_MAX = 64 << 20;
+const UNSENT_MAX = 1 << 20; // what a browser may have to send still
 const CLOSE_MS = 3000;
 
 export async function openSocket(
@@ -90,16 +91,22 @@ async function openBrowserSocket(
     else events.binary(new Uint8Array(message.data as ArrayBuffer));
   };
   socket.onclose = (close) => events.closed(close.code, close.reason);
+  let turn = Promise.resolve(); // one after another, also of callers that do not wait
+  const sendInTurn = async (message: Uint8Array | string): Promise<void> => {
+    while (socket.bufferedAmount > UNSENT_MAX && socket.readyState === WebSocket.OPEN) {
+      await new Promise((resolve) => setTimeout(resolve, 10)); // browsers tell of no event for it
+    }
+    if (socket.readyState !== WebSocket.OPEN) throw new RametError("the connection is closed", { code: "client.closed" });
+    socket.send(message as Uint8Array<ArrayBuffer>);
+  };
   return {
-    async send(message) {
-      if (socket.readyState !== WebSocket.OPEN) throw new RametError("the connection is closed", { code: "client.closed" });
-      socket.send(message as Uint8Array<ArrayBuffer>);
-      while (socket.bufferedAmount > 1 << 20 && socket.readyState === WebSocket.OPEN) {
-        await new Promise((resolve) => setTimeout(resolve, 10)); // browsers tell of no event for it
-      }
+    send(message) {
+      const sent = turn.then(() => sendInTurn(message));
+      turn = sent.catch(() => undefined);
+      return sent;
     },
     close: (code) => socket.close(code),
-    hold: () => undefined,
+    hold: () => false,
   };
 }
 
@@ -234,8 +241,9 @@ class NodeWebSocket implements Socket {
     this.#socket.on("close", () => clearTimeout(timer));
   }
 
-  hold(on: boolean): void {
+  hold(on: boolean): boolean {
     if (on) this.#socket.pause();
     else this.#socket.resume();
+    return true;
   }
 }
