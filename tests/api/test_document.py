@@ -101,6 +101,36 @@ class DocumentTest(rig.Case):
         missing = [call for call in self.routes if not any(fits(entry, call) for entry in named)]
         self.assertEqual(missing, [], "vmglue/API.md does not name these calls")
 
+    def test_api_md_names_the_same_fields(self):
+        """Each parameter and field of a call in the chapter that has the call, each field of an answer anywhere."""
+        text = next(contract.source("vmglue/API.md"))[1]
+        chapters = [(documented_calls(chapter), words_of(chapter)) for chapter in re.split(r"(?m)^(?=## )", text)]
+        anywhere = words_of(text)
+        missing = []
+        for method, path, operation in self.document.calls():
+            near = set().union(*(words for calls, words in chapters if any(fits(entry, (method, path)) for entry in calls)))
+            asked = set(self.document.parameters(operation, "query")) | set((self.document.body_schema(operation) or {}).get("properties", {}))
+            missing += [f"{method} {path}: {name}" for name in sorted(asked - near)]
+            for response in operation["responses"].values():
+                for part in response.get("content", {}).values() if path != "/openapi.json" else ():
+                    shapes = part["schema"].get("oneOf", [part["schema"]])
+                    answered = set().union(*(self.members(shape.get("properties", {}).get("data", shape)) for shape in shapes))
+                    missing += [f"{method} {path} answers: {name}" for name in sorted(answered - anywhere)]
+        self.assertEqual(sorted(set(missing)), [], "vmglue/API.md does not name these")
+
+    def members(self, shape):
+        """The names of an object's members and of those below it."""
+        shape = schema.Checker(self.document.schemas, True).resolve(shape)
+        found = set(shape.get("properties", {}))
+        below = [*shape.get("properties", {}).values(), *(shape[word] for word in ("items", "contentSchema") if word in shape)]
+        below += [part for word in ("allOf", "anyOf", "oneOf") for part in shape.get(word, [])]
+        return found.union(*(self.members(part) for part in below))
+
+
+def words_of(text):
+    """What stands in code spans."""
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text))))
+
 
 CLASSES = {"validation", "route", "auth", "quota", "rate_limit", "internal", "capacity", "port", "sandbox", "source", "exec", "job",
            "file", "pty", "context", "snapshot", "template", "build", "upload", "volume", "import", "name", "store", "key", "url",

@@ -4,10 +4,12 @@ The fields and parameters of each call are walked with wrong values: each is a 4
 import json
 import os
 import re
+import socket
 import urllib.parse
 
 import contract
 import rig
+import schema
 import walk
 import wrong
 
@@ -90,6 +92,34 @@ class ErrorCase(rig.Case):
                     self.refuse(400, "validation.invalid", method, self.example(pattern), says=re.escape(name), headers=headers)
         self.assertGreater(count, 60)
 
+    def check_defaults(self):
+        """A default of the document is the server's: said or not, the answer is of the same kind."""
+        count = 0
+        for method, pattern, operation in self.document.calls():
+            known = contract.Document.parameters(operation, "query")
+            required = {name: "." for name, part in known.items() if part.get("required")}
+            for name, part in known.items():
+                default = schema.Checker(self.document.schemas, True).resolve(part["schema"]).get("default")
+                if method != "GET" or default is None or contract.upgrade_headers(operation):
+                    continue
+                count += 1
+                kinds = [self.kind_of(self.example(pattern) + "?" + urllib.parse.urlencode({**required, **more}))
+                         for more in ({}, {name: default})]
+                if kinds[0] != kinds[1]:
+                    self.faults.append(f"GET {pattern}: with {name}={default}, which is said to be the default, {kinds[1]}, without {kinds[0]}")
+        self.assertGreater(count, 8)
+
+    def kind_of(self, path):
+        """(status, type of content); streams are not awaited."""
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        connection.request("GET", path)
+        response = connection.getresponse()
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        response.close()
+        connection.close()
+        return response.status, response.headers["Content-Type"]
+
     def example(self, pattern):
         return contract.example_path(pattern)
 
@@ -115,6 +145,7 @@ class ErrorTest(ErrorCase):
 
     def test_each_parameter(self):
         self.walk_parameters()
+        self.check_defaults()
 
     def test_each_body(self):
         """No JSON, other JSON than an object, a name twice, bytes that are no text, and too much."""

@@ -26,6 +26,9 @@ class Pool(rig.Case):
         super().setUp()
         self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
 
+    def options(self):
+        return "--listen", "0"
+
     def sh(self, name, line):
         return self.daemon.ramet("exec", name, line)
 
@@ -153,9 +156,31 @@ class Pool(rig.Case):
         box = self.create("second", "kind", network="none")
         self.assertEqual((box["start_mode"], box["network"]), ("pool", "none"))
         self.assertEqual(self.sh("second", "hostname").strip(), "second")
+        self.of_a_ci_key()
         self.until(lambda: self.parked() == 1, "a parked machine")
         self.assertEqual(self.daemon.call("DELETE", "/v1/templates/kind").status, 204)
         self.until(lambda: self.hidden() == [], "the template's parked machine to end")
+
+    def of_a_ci_key(self):
+        """What a ci key takes from the pool is its own, from the first event on, and no other ci key's."""
+        mine, other = (self.daemon.make_key(name, "ci") for name in ("mine", "other"))
+
+        def call(key, method, path, body=None):
+            return self.daemon.call_tcp(method, "/v1" + path, body, key["key"])
+
+        self.until(lambda: self.parked() == 1, "a parked machine")
+        made = call(mine, "POST", "/sandboxes", {"name": "own", "from": "kind"})
+        self.assertEqual((made.status, made.json["start_mode"], made.json["owner"]), (201, "pool", mine["id"]))
+        for key, names in ((mine, ["own"]), (other, [])):
+            self.assertEqual([box["name"] for box in call(key, "GET", "/sandboxes").json["sandboxes"]], names)
+            self.assertEqual([(event["sandbox"], event["state"]) for event in call(key, "GET", "/events?follow=0").json["events"]],
+                             [(name, "running") for name in names])
+            for path in ("", "/metrics", "/events?follow=0"):
+                self.assertEqual(call(key, "GET", "/sandboxes/own" + path).status, 200 if names else 404, path)
+        self.assertEqual(self.daemon.call("GET", "/v1/pool").json["snapshots"][-1]["taken"], 2)
+        self.assertEqual(call(other, "DELETE", "/sandboxes/own").status, 404)
+        self.assertEqual(call(mine, "DELETE", "/sandboxes/own").status, 204)
+        self.assertEqual(call(mine, "GET", "/events?follow=0").json["events"][-1]["type"], "removed")
 
     def die_at(self, step):
         self.daemon.stop()
