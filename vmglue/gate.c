@@ -12,7 +12,6 @@
 #include <strings.h>
 #include <time.h>
 
-// Guessing a key is hopeless at any rate; the limit keeps a client with a wrong one from filling the log.
 enum { FAILURES_PER_SEC = 5, FAILURES_BURST = 30 };
 #define MAKE_ONE "`ramet key create NAME` on the daemon's host makes one"
 
@@ -76,17 +75,27 @@ static unsigned seconds_up(uint64_t wait_ns)
 
 // ---- who asks ----
 
-static void reply_unknown(
-        struct gate *gate, struct http_request *request, const char *code, const char *sentence)
+bool gate_refuses_guess(struct http_request *request)
 {
+    struct gate *gate = service_of(request)->gate;
     char peer[HTTP_PEER_SIZE];
+    if (gate == NULL || http_request_is_local(request))
+        return false;
     http_request_peer(request, peer);
     uint64_t wait_ns = rate_limit_take(gate->failures, peer, now_ns());
-    if (wait_ns > 0) {
-        http_reply_retry(request, 429, "rate_limit.authentication", seconds_up(wait_ns),
-                "too many requests with wrong keys come from %s; correct the client's key", peer);
+    if (wait_ns == 0)
+        return false;
+    http_reply_retry(request, 429, "rate_limit.authentication", seconds_up(wait_ns),
+            "too many requests with wrong keys, or to URLs that are not known, come from %s; correct the "
+            "client's key or URL",
+            peer);
+    return true;
+}
+
+static void reply_unknown(struct http_request *request, const char *code, const char *sentence)
+{
+    if (gate_refuses_guess(request))
         return;
-    }
     http_reply_header(request, "WWW-Authenticate", "Bearer realm=\"ramet\"");
     http_reply_error(request, 401, code, "%s", sentence);
 }
@@ -198,7 +207,7 @@ static bool authenticate(struct gate *gate, struct http_request *request)
     const char *code, *sentence, *secret = find_secret(request, &found, &code, &sentence);
     const char *token = secret == NULL ? alias_token(request) : NULL;
     if (secret == NULL && token == NULL) {
-        reply_unknown(gate, request, code, sentence);
+        reply_unknown(request, code, sentence);
         return false;
     }
     struct gate_caller *caller = gate_caller_new(request);
@@ -215,9 +224,9 @@ static bool authenticate(struct gate *gate, struct http_request *request)
     }
     free(caller);
     if (r == -ETIME)
-        reply_unknown(gate, request, "auth.expired", "this key has expired; " MAKE_ONE);
+        reply_unknown(request, "auth.expired", "this key has expired; " MAKE_ONE);
     else
-        reply_unknown(gate, request, "auth.invalid",
+        reply_unknown(request, "auth.invalid",
                 "this key is not known here: it is mistyped, was revoked, or is another server's; " MAKE_ONE);
     return false;
 }

@@ -23,6 +23,10 @@ struct keys *gate_keys(struct gate *gate);
 
 // For http_server_config.gate; the context is the service.
 bool gate_enter(void *context, struct http_request *request);
+// One who guesses: a key, or a URL's token, that is not known. What is guessed is hopeless at any rate; the
+// limit, by the address that it comes from, keeps a client with a wrong one from filling the log and the
+// daemon's time. true: it came too often, and has been answered (429).
+bool gate_refuses_guess(struct http_request *request);
 // For http_server_config.mask: values of "env" are replaced by null for read keys.
 void gate_mask(void *context, struct http_request *request, json_t *body);
 // For http_server_config.before and after: requests that are sent again (idempotency.h).

@@ -16,7 +16,7 @@ static ssize_t feed_from_pipe(struct http_request *request, char *buffer, size_t
         ssize_t got = http_pipe_read(request->out, buffer, capacity, HTTP_QUIET_MS);
         if (got != -EAGAIN)
             return got;
-        if (request->gone) {
+        if (request->gone && (!request->stays || http_request_is_cut(request))) {
             http_pipe_break(request->out);
             return -EPIPE;
         }

@@ -121,6 +121,7 @@ static void take_announced(struct http_request *request)
 bool http_head_check(struct http_request *request, const char *version, size_t head_size)
 {
     take_id(request);
+    request->http_1_0 = strcmp(version, "HTTP/1.0") == 0;
     take_announced(request);
     strip_authority(request->target);
     strip_authority(request->path);

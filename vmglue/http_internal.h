@@ -47,15 +47,20 @@ struct http_request {
     int socket_fd;
     struct http_connection *slot;
     char id[HTTP_ID_SIZE];
-    bool started, chosen;           // its head has come; its route is of http_server_config.choose
-    atomic_bool gone;               // the client closed its side while its stream was watched
-    bool refused;                   // answered before its body had come
-    bool streaming;                 // an answer of unknown length is under way
-    bool aside;                     // a thread of its own speaks another protocol, and ends it
-    bool let_go;                    // (server's lock) then, once the connection's thread is done with it
-    const struct http_route *found; // as `route`, and stays when the gate refuses
-    bool has_body, expects;         // a body follows; the client waits for a word before it sends that
-    uint64_t body_announced;        // UINT64_MAX = unknown
+    bool started, chosen; // its head has come; its route is of http_server_config.choose
+    atomic_bool gone;     // the client closed its side while its stream was watched
+    bool http_1_0;
+    bool taken, early; // (lock) who sends the answer: the connection's thread, the handler's (http_early.c)
+    bool early_chunks, early_broken; // the handler's
+    uint64_t ended_ns;               // its early answer
+    atomic_bool stays;               // its client may close the sending side, and is answered all the same
+    bool refused;                    // answered before its body had come
+    bool streaming;                  // an answer of unknown length is under way
+    bool aside;                      // a thread of its own speaks another protocol, and ends it
+    bool let_go;                     // (server's lock) then, once the connection's thread is done with it
+    const struct http_route *found;  // as `route`, and stays when the gate refuses
+    bool has_body, expects;          // a body follows; the client waits for a word before it sends that
+    uint64_t body_announced;         // UINT64_MAX = unknown
     char *target, *method, *path;
     char *shown_path; // NULL = the path itself
     void *data;       // the handler's own
@@ -127,6 +132,18 @@ int http_run_thread(pthread_t *thread, bool detached, void *(*run)(void *), void
 // The client may still be sending what nobody wants. A socket that is closed over unread bytes resets the
 // connection, and the answer is lost with it; so they are read for a while.
 void http_run_linger(struct http_request *request);
+// http_early.c: answers that come while the body does. Of the connection's thread: it is about to answer;
+// false: the handler does. What comes of the body then is for nobody, until it is over.
+bool http_early_take(struct http_request *request);
+bool http_early_is(struct http_request *request);
+bool http_early_is_over(struct http_request *request);
+void http_early_wait(struct http_request *request); // until the handler has returned
+// Of the handler's: the head is there. Answers itself when the body is not over soon.
+void http_early_begin(struct http_request *request);
+int http_early_write(struct http_request *request, const void *bytes, size_t size);
+void http_early_end(struct http_request *request);
+const char *http_server_reason(int status);
+void *http_server_tls_session(struct http_request *request); // NULL = it is not TLS
 // http_feed.c: the next bytes of an answer that is no whole one; waits for them. 0 at its end, -EPIPE when it
 // is broken off.
 ssize_t http_feed(struct http_request *request, char *buffer, size_t capacity);

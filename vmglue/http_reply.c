@@ -23,6 +23,7 @@ static void begin(struct http_request *request)
     // whole body.
     if (request->in != NULL)
         http_pipe_break(request->in);
+    http_early_begin(request);
 }
 
 // The first who wants to answer does; it fills in the head and then publishes it.
@@ -181,11 +182,13 @@ int http_reply_write(struct http_request *request, const void *bytes, size_t siz
 {
     if (request->source != NULL)
         return keep_pending(request, bytes, size);
-    return http_pipe_write(request->out, bytes, size);
+    return request->early ? http_early_write(request, bytes, size)
+                          : http_pipe_write(request->out, bytes, size);
 }
 
 void http_reply_abort(struct http_request *request)
 {
+    request->early_broken = true;
     if (request->out != NULL)
         http_pipe_break(request->out);
 }

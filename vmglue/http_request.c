@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
@@ -288,6 +289,28 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
 bool http_request_is_gone(struct http_request *request)
 {
     return http_request_wait_gone(request, 0);
+}
+
+// A peer that is there answers the kernel's probes, one that has gone does not: at the latest when the time
+// has passed for which its kernel remembers the connection.
+void http_request_stay(struct http_request *request)
+{
+    enum { QUIET_SECS = 15, PROBES = 5 };
+    const int on = 1, secs = QUIET_SECS, probes = PROBES;
+    request->stays = true;
+    if (setsockopt(request->socket_fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) < 0 ||
+            setsockopt(request->socket_fd, IPPROTO_TCP, TCP_KEEPIDLE, &secs, sizeof secs) < 0)
+        return; // not TCP: there is no doubt who is gone
+    setsockopt(request->socket_fd, IPPROTO_TCP, TCP_KEEPINTVL, &secs, sizeof secs);
+    setsockopt(request->socket_fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+bool http_request_is_cut(struct http_request *request)
+{
+    if (request->out != NULL && http_pipe_is_broken(request->out))
+        return true;
+    struct pollfd poll_fd = {.fd = request->socket_fd};
+    return poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 bool http_request_wait_gone(struct http_request *request, unsigned wait_ms)

@@ -240,6 +240,7 @@ void http_run_handler(struct http_request *request)
             config->after(config->context, request, request->status, request->whole ? request->reply : NULL,
                     request->whole ? request->reply_size : 0);
     }
+    http_early_end(request);
     if (request->out != NULL)
         http_pipe_finish(request->out);
     if (request->in != NULL)

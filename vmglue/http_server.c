@@ -77,6 +77,20 @@ const char *http_request_header(struct http_request *request, const char *name)
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
+const char *http_server_reason(int status)
+{
+    return MHD_get_reason_phrase_for((unsigned)status);
+}
+
+void *http_server_tls_session(struct http_request *request)
+{
+    const union MHD_ConnectionInfo *info =
+            request->server->config.tls
+                    ? MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION)
+                    : NULL;
+    return info == NULL ? NULL : info->tls_session;
+}
+
 struct header_visit {
     http_header_visitor *visit;
     void *context;
@@ -357,7 +371,10 @@ static enum MHD_Result take_head(
         http_pipe_wait_reader(request->in); // does the handler want it?
     if (!sound || (request->has_body && large && http_run_has_begun(request))) {
         request->refused = request->has_body;
-        return queue_reply(request);
+        if (http_early_take(request))
+            return queue_reply(request);
+        http_early_wait(request);
+        return MHD_NO;
     }
     http_connection_enter(request->slot, HTTP_PHASE_BODY);
     return MHD_YES;
@@ -366,6 +383,10 @@ static enum MHD_Result take_head(
 // The body has come in whole: run the handler, or wait until the streaming one has something to say.
 static enum MHD_Result answer(struct http_request *request)
 {
+    if (!http_early_take(request)) {
+        http_early_wait(request);
+        return MHD_NO;
+    }
     http_connection_enter(request->slot, HTTP_PHASE_WORK);
     if (request->threaded) {
         http_pipe_finish(request->in);
@@ -400,6 +421,10 @@ static enum MHD_Result on_access(void *context, struct MHD_Connection *connectio
     if (*upload_data_size > 0 && is_for_nobody(request)) {
         *upload_data_size = 0;
         return MHD_YES;
+    }
+    if (*upload_data_size > 0 && http_early_is(request)) {
+        *upload_data_size = 0;
+        return http_early_is_over(request) ? MHD_NO : MHD_YES;
     }
     if (*upload_data_size > 0) {
         http_connection_enter(

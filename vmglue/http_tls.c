@@ -175,3 +175,9 @@ void *http_tls_callback(void)
     memcpy(&pointer, &callback, sizeof pointer); // POSIX lets functions pass as such
     return pointer;
 }
+
+ssize_t http_tls_send(void *session, const void *bytes, size_t size)
+{
+    ssize_t sent = gnutls_record_send(session, bytes, size);
+    return sent >= 0 ? sent : sent == GNUTLS_E_AGAIN || sent == GNUTLS_E_INTERRUPTED ? -EAGAIN : -EPIPE;
+}

@@ -88,59 +88,51 @@ static void take_connection(struct proxy_request *proxy)
     proxy->connection = all;
     const char *upgrade = field_of(proxy, "Upgrade");
     // HTTP/2 without TLS is never asked of the guest: such a connection would not be seen through any more.
-    proxy->upgrade = upgrade != NULL && strncasecmp(upgrade, "h2c", 3) != 0 && all != NULL &&
+    proxy->upgrade = upgrade != NULL && !proxy_head_lists(upgrade, "h2c") && all != NULL &&
                      proxy_head_lists(all, "upgrade");
 }
 
-// Cuts "name=value" out of a list that `separator` divides; true: it was there and is a token.
-static bool cut_pair(char *list, const char *name, char separator, char ret_value[URLS_TOKEN_SIZE])
+// The address of another exposed port holds that one's token.
+static bool is_foreign_address(const struct proxy_request *proxy, const char *address, const char *url_host)
 {
-    size_t size = strlen(name);
-    for (char *pair = list; *pair != '\0';) {
-        char *end = strchr(pair, separator), *begin = pair;
-        size_t length = end == NULL ? strlen(pair) : (size_t)(end - pair);
-        begin += strspn(begin, " ");
-        if (strncmp(begin, name, size) == 0 && begin[size] == '=') {
-            const char *value = begin + size + 1;
-            bool token = length - (size_t)(value - pair) == URLS_TOKEN_SIZE - 1;
-            if (token)
-                snprintf(ret_value, URLS_TOKEN_SIZE, "%s", value);
-            char *rest = end == NULL ? pair + length : end + 1;
-            memmove(pair, rest, strlen(rest) + 1);
-            size_t left = strlen(list); // no separator is left at the end
-            while (left > 0 && (list[left - 1] == separator || list[left - 1] == ' '))
-                list[--left] = '\0';
-            return token;
-        }
-        if (end == NULL)
-            return false;
-        pair = end + 1;
-    }
-    return false;
+    char token[URLS_TOKEN_SIZE];
+    size_t rest;
+    const char *host = strstr(address, "://");
+    host = host == NULL ? address : host + 3;
+    const char *path = host + strcspn(host, "/?#");
+    if (!urls_token_of_target(path, token, &rest) && !urls_token_of_host(host, url_host, token))
+        return false;
+    return proxy->tokens.count == 0 || strcmp(token, proxy->tokens.list[0]) != 0;
 }
 
-// The token of a host PORT-SANDBOX.NAME, which the guest is not to see.
-static bool take_preview_token(struct proxy_request *proxy)
+// Those of a host PORT-SANDBOX.NAME: from the query, then the header, then cookies. Whatever the form, the
+// guest gets none of the three.
+static void take_out_tokens(struct proxy_request *proxy, const char *url_host)
 {
+    struct proxy_tokens *tokens = proxy->preview_port != 0 ? &proxy->tokens : NULL;
     char *query = strchr(proxy->target, '?');
-    if (query != NULL && cut_pair(query + 1, URLS_PREVIEW_NAME, '&', proxy->token)) {
-        proxy->preview_set_cookie = true;
-        if (query[1] == '\0')
-            *query = '\0';
-        return true;
-    }
+    if (query != NULL)
+        proxy_token_cut_address(proxy->target, tokens);
+    proxy->query_tokens = tokens == NULL ? 0 : tokens->count;
+    for (size_t i = 0; tokens != NULL && i < proxy->field_count; i++)
+        if (strcasecmp(proxy->fields[i].name, URLS_PREVIEW_HEADER) == 0)
+            proxy_token_add(tokens, proxy->fields[i].value, strlen(proxy->fields[i].value));
+    for (size_t i = 0; i < proxy->field_count; i++)
+        if (strcasecmp(proxy->fields[i].name, "Cookie") == 0)
+            proxy_token_cut_cookies(proxy->fields[i].value, tokens);
+    struct proxy_tokens seen = proxy->tokens; // those that addresses hold are no way in, and hidden as well
     for (size_t i = 0; i < proxy->field_count; i++) {
         struct proxy_text_field *field = &proxy->fields[i];
-        if (strcasecmp(field->name, URLS_PREVIEW_HEADER) == 0 &&
-                strlen(field->value) == URLS_TOKEN_SIZE - 1) {
-            snprintf(proxy->token, sizeof proxy->token, "%s", field->value);
-            return true;
-        }
-        if (strcasecmp(field->name, "Cookie") == 0 &&
-                cut_pair(field->value, URLS_PREVIEW_NAME, ';', proxy->token))
-            return true;
+        if (strcasestr(field->value, URLS_PREVIEW_NAME) != NULL)
+            proxy_token_cut_address(field->value, &seen);
+        if (strcasecmp(field->name, "Referer") == 0 && is_foreign_address(proxy, field->value, url_host))
+            field->value[0] = '\0';
     }
-    return false;
+    if (tokens == NULL)
+        return;
+    proxy_token_hide(proxy->target, &seen);
+    for (size_t i = 0; i < proxy->field_count; i++)
+        proxy_token_hide(proxy->fields[i].value, &seen);
 }
 
 static bool is_clean_target(const char *target)
@@ -154,22 +146,19 @@ static bool is_clean_target(const char *target)
 // Which form it has; false: none.
 static bool take_form(struct proxy_request *proxy, const char *target, const char *host, const char *url_host)
 {
-    size_t rest;
-    if (urls_token_of_host(host, url_host, proxy->token)) {
-        proxy->target = strdup(target);
-        proxy->prefix = strdup("");
-        return true;
-    }
-    if (urls_preview_of_host(host, url_host, &proxy->preview_port, proxy->preview_sandbox,
-                sizeof proxy->preview_sandbox)) {
-        proxy->target = strdup(target);
-        proxy->prefix = strdup("");
-        return proxy->target != NULL && take_preview_token(proxy);
-    }
-    if (!urls_token_of_target(target, proxy->token, &rest))
+    char *token = proxy->tokens.list[0];
+    size_t rest = 0;
+    if (urls_token_of_host(host, url_host, token))
+        proxy->tokens.count = 1;
+    else if (urls_preview_of_host(host, url_host, &proxy->preview_port, proxy->preview_sandbox,
+                     sizeof proxy->preview_sandbox))
+        proxy->tokens.count = 0;
+    else if (urls_token_of_target(target, token, &rest))
+        proxy->tokens.count = 1;
+    else
         return false;
     proxy->prefix = strndup(target, rest);
-    proxy->redirect = target[rest] != '/';
+    proxy->redirect = rest > 0 && target[rest] != '/';
     if (asprintf(&proxy->target, "%s%s", proxy->redirect ? "/" : "", target + rest) < 0)
         proxy->target = NULL;
     return true;
@@ -178,7 +167,7 @@ static bool take_form(struct proxy_request *proxy, const char *target, const cha
 struct proxy_request *proxy_request_take(struct http_request *request, const char *url_host)
 {
     const char *target = http_request_target(request), *method = http_request_method(request);
-    const char *host = http_request_header(request, "Host");
+    const char *host = http_request_header(request, "Host"), *expect;
     char token[URLS_TOKEN_SIZE], sandbox[48];
     size_t rest;
     unsigned port;
@@ -190,15 +179,22 @@ struct proxy_request *proxy_request_take(struct http_request *request, const cha
     if (proxy == NULL)
         abort();
     http_request_each_header(request, take_field, proxy);
-    if (!take_form(proxy, target, host, url_host)) {
+    proxy->host = strdup(host);
+    if (!take_form(proxy, target, host, url_host) || proxy->target == NULL || proxy->prefix == NULL ||
+            proxy->host == NULL)
+        abort();
+    take_out_tokens(proxy, url_host);
+    if (proxy->tokens.count == 0) { // a preview host without a token is no exposed port
         proxy_request_free(proxy);
         return NULL;
     }
-    proxy->host = strdup(host);
     take_framing(proxy);
     take_connection(proxy);
-    if (proxy->target == NULL || proxy->prefix == NULL || proxy->host == NULL || proxy->connection == NULL)
+    if (proxy->connection == NULL)
         abort();
+    expect = field_of(proxy, "Expect");
+    proxy->expects = expect != NULL && strcasecmp(expect, "100-continue") == 0 &&
+                     (proxy->chunked || proxy->length > 0);
     if (!is_clean_target(proxy->target))
         proxy->complaint = "the request's path must begin with / and hold no blanks or control characters";
     if (!proxy_head_is_name(method, strlen(method)))
@@ -227,6 +223,8 @@ void proxy_request_free(void *context)
 // get it.
 static bool holds_our_key(const char *name, const char *value)
 {
+    if (proxy_token_holds_key(value))
+        return true;
     if (strcasecmp(name, "X-API-Key") == 0)
         return strncmp(value, "e2b_", 4) == 0;
     if (strcasecmp(name, "Sec-WebSocket-Protocol") == 0)
@@ -247,7 +245,8 @@ static bool is_dropped(const struct proxy_request *proxy, const struct proxy_tex
         if (strcasecmp(field->name, own[i]) == 0)
             return true;
     return proxy_head_is_hop(field->name, proxy->connection) || holds_our_key(field->name, field->value) ||
-           (strcasecmp(field->name, "Cookie") == 0 && field->value[0] == '\0');
+           (field->value[0] == '\0' &&
+                   (strcasecmp(field->name, "Cookie") == 0 || strcasecmp(field->name, "Referer") == 0));
 }
 
 static void write_forwarded(const struct proxy_request *proxy, FILE *out, bool secure, const char *peer)
@@ -279,6 +278,8 @@ char *proxy_request_head(const struct proxy_request *proxy, const char *method, 
         fputs("Transfer-Encoding: chunked\r\n", out);
     else if (proxy->length >= 0)
         fprintf(out, "Content-Length: %lld\r\n", (long long)proxy->length);
+    if (proxy->expects)
+        fputs("Expect: 100-continue\r\n", out);
     if (proxy->upgrade)
         fprintf(out, "Connection: Upgrade\r\nUpgrade: %s\r\n\r\n", field_of(proxy, "Upgrade"));
     else

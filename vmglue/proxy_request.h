@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request that came for an exposed port, and how it is told to the guest's server. What came was parsed by
 // the HTTP server already; here it is written anew, with our own framing, so that the guest's server sees
-// exactly one request on a connection of its own.
+// exactly one request on a connection of its own. Of tokens that are not part of the address (header, query,
+// cookie), and of keys of ours, it sees nothing.
 //
 // Threads: made on the connection's thread, read by the handler's afterwards.
 #pragma once
 
 #include "blockstore/error.h"
-#include "vmglue/urls.h"
+#include "vmglue/proxy_token.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,19 +21,20 @@ struct proxy_text_field {
 };
 
 struct proxy_request {
-    char token[URLS_TOKEN_SIZE];
-    char *host;            // the Host header, "" when there is none
-    char *target;          // what the guest is asked for
-    char *prefix;          // below which path of ours its site stands, "" = none
-    char *connection;      // values of Connection, by commas
-    bool upgrade;          // a WebSocket or another protocol is asked for
-    unsigned preview_port; // of a host PORT-SANDBOX.NAME; 0 = another form
+    struct proxy_tokens tokens; // one of these; first those that the query had
+    unsigned query_tokens;      // a token of these is kept by a cookie from now on
+    char *host;                 // the Host header, "" when there is none
+    char *target;               // what the guest is asked for
+    char *prefix;               // below which path of ours its site stands, "" = none
+    char *connection;           // values of Connection, by commas
+    bool upgrade;               // a WebSocket or another protocol is asked for
+    unsigned preview_port;      // of a host PORT-SANDBOX.NAME; 0 = another form
     char preview_sandbox[48];
-    bool preview_set_cookie; // the token came by the query: a cookie brings it from now on
-    bool redirect;           // the site's path without its slash
-    bool chunked;            // the body's length is not known
-    int64_t length;          // of the body, -1 = none
-    const char *complaint;   // why it cannot be passed on, NULL = it can
+    bool redirect;         // the site's path without its slash
+    bool expects;          // the client waits for a word before it sends the body
+    bool chunked;          // the body's length is not known
+    int64_t length;        // of the body, -1 = none
+    const char *complaint; // why it cannot be passed on, NULL = it can
     struct proxy_text_field *fields;
     size_t field_count, field_capacity;
 };

@@ -4,6 +4,7 @@
 
 #include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/sandbox_urls.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -63,6 +64,7 @@ struct sandbox *sandbox_new(struct sandboxes *all, const struct sandbox_record *
     pthread_mutex_lock(&all->lock);
     sandbox->next = all->list;
     all->list = sandbox;
+    sandbox_url_index(all, sandbox->record.id, NULL, sandbox->record.urls);
     pthread_mutex_unlock(&all->lock);
     return sandbox;
 }
@@ -97,6 +99,7 @@ static void put_locked(struct sandbox *sandbox)
 
 void sandbox_free(struct sandbox *sandbox)
 {
+    sandbox_url_index(sandbox->all, sandbox->record.id, sandbox->record.urls, NULL);
     sandbox_record_free(&sandbox->record);
     free(sandbox->console);
     free(sandbox);

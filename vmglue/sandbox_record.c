@@ -6,6 +6,7 @@
 #include "snapshot/txn.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/network_policy.h"
+#include "vmglue/sandbox_urls.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -298,6 +299,7 @@ void sandbox_record_set(struct sandbox *sandbox, const struct sandbox_record *re
     pthread_mutex_lock(&sandbox->all->lock);
     struct sandbox_record old = sandbox->record;
     sandbox->record = copy;
+    sandbox_url_index(sandbox->all, copy.id, old.urls, copy.urls);
     sandbox_tell_change(sandbox, &old, &copy);
     pthread_cond_broadcast(&sandbox->all->changed);
     pthread_mutex_unlock(&sandbox->all->lock);

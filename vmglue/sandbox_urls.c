@@ -174,31 +174,55 @@ int sandbox_url_remove(
     return r;
 }
 
-bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_url *ret_url)
+void sandbox_url_index(struct sandboxes *all, const char *sandbox_id, const json_t *old, const json_t *urls)
 {
-    struct sha256 wanted = sha256_of(token, strlen(token)), stored;
-    uint64_t now = wall_ns();
-    bool found = false;
+    struct urls *index = all->config.service->urls;
+    struct sha256 hash;
     size_t i;
     json_t *url;
-    pthread_mutex_lock(&all->lock);
-    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
-        const struct sandbox_record *record = &sandbox->record;
-        json_array_foreach(record->urls, i, url)
-        {
-            // All are compared, whichever it is.
-            bool same = sha256_parse(json_fields_get_text(url, "hash"), &stored) &&
-                        sha256_equal(&stored, &wanted);
-            if (!same || is_over(url, now) || sandbox->removed)
-                continue;
-            found = true;
-            *ret_url = (struct sandbox_url){
-                    .port = (unsigned)json_fields_get_int(url, "port"), .expires_wall_ns = expiry(url)};
-            snprintf(ret_url->id, sizeof ret_url->id, "%s", json_fields_get_text(url, "id"));
-            snprintf(ret_url->sandbox_id, sizeof ret_url->sandbox_id, "%s", record->id);
-            snprintf(ret_url->sandbox_name, sizeof ret_url->sandbox_name, "%s", record->name);
-        }
+    if (old == urls)
+        return;
+    // First in, then out: who is in both is never missing.
+    json_array_foreach(urls, i, url) if (sha256_parse(json_fields_get_text(url, "hash"), &hash))
+            urls_index_put(index, &hash, sandbox_id);
+    json_array_foreach(old, i, url) if (sha256_parse(json_fields_get_text(url, "hash"), &hash))
+            urls_index_drop(index, &hash);
+}
+
+// Lock held. The record is what counts: the index says where to look.
+static bool find_in_locked(
+        const struct sandbox *sandbox, const struct sha256 *wanted, struct sandbox_url *ret_url)
+{
+    const struct sandbox_record *record = &sandbox->record;
+    struct sha256 stored;
+    uint64_t now = wall_ns();
+    size_t i;
+    json_t *url;
+    json_array_foreach(record->urls, i, url)
+    {
+        if (!sha256_parse(json_fields_get_text(url, "hash"), &stored) || !sha256_equal(&stored, wanted) ||
+                is_over(url, now))
+            continue;
+        *ret_url = (struct sandbox_url){
+                .port = (unsigned)json_fields_get_int(url, "port"), .expires_wall_ns = expiry(url)};
+        snprintf(ret_url->id, sizeof ret_url->id, "%s", json_fields_get_text(url, "id"));
+        snprintf(ret_url->sandbox_id, sizeof ret_url->sandbox_id, "%s", record->id);
+        snprintf(ret_url->sandbox_name, sizeof ret_url->sandbox_name, "%s", record->name);
+        return true;
     }
+    return false;
+}
+
+bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_url *ret_url)
+{
+    struct urls *urls = all->config.service->urls;
+    struct sha256 wanted = sha256_of(token, strlen(token));
+    char id[URLS_SANDBOX_SIZE];
+    if (!urls_index_find(urls, &wanted, id))
+        return false;
+    pthread_mutex_lock(&all->lock);
+    struct sandbox *sandbox = sandbox_find_locked(all, id);
+    bool found = sandbox != NULL && find_in_locked(sandbox, &wanted, ret_url);
     pthread_mutex_unlock(&all->lock);
-    return found && !urls_is_revoked(all->config.service->urls, ret_url->id);
+    return found && !urls_is_revoked(urls, ret_url->id);
 }

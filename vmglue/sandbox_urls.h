@@ -27,5 +27,8 @@ int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list,
 // sandbox has no such URL; *ret_is_url says which it was.
 int sandbox_url_remove(
         struct sandboxes *all, const char *name, const char *id, bool *ret_is_url, struct error *err);
-// false: no URL has this token, or it has expired. Takes as long for every token.
+// false: no URL has this token, or it has expired. By the index of urls.h: an unknown token waits for
+// nobody's lock but the index's.
 bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_url *ret_url);
+// The index follows what a record has; arrays as in the record, or NULL. With the sandboxes' lock or without.
+void sandbox_url_index(struct sandboxes *all, const char *sandbox_id, const json_t *old, const json_t *urls);

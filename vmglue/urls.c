@@ -9,16 +9,22 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
-enum { TOKEN_DIGITS = URLS_TOKEN_SIZE - 1 };
+enum { TOKEN_DIGITS = URLS_TOKEN_SIZE - 1, BUCKETS = 4096 };
 
 struct revoked {
     struct revoked *next;
     char id[URLS_ID_SIZE];
 };
+struct indexed {
+    struct indexed *next; // in its bucket
+    struct sha256 hash;
+    char sandbox_id[URLS_SANDBOX_SIZE];
+};
 struct urls {
     pthread_mutex_t lock;
-    struct revoked *revoked;      // protected by lock
-    struct urls_connection *list; // protected by lock
+    struct indexed *buckets[BUCKETS]; // protected by lock
+    struct revoked *revoked;          // protected by lock
+    struct urls_connection *list;     // protected by lock
 };
 
 static void random_hex(char *ret_text, size_t digits)
@@ -54,6 +60,11 @@ static bool take_token(const char *text, char ret_token[URLS_TOKEN_SIZE])
     }
     ret_token[TOKEN_DIGITS] = '\0';
     return true;
+}
+
+bool urls_token_parse(const char *text, size_t size, char ret_token[URLS_TOKEN_SIZE])
+{
+    return size == TOKEN_DIGITS && take_token(text, ret_token);
 }
 
 bool urls_token_of_target(const char *target, char ret_token[URLS_TOKEN_SIZE], size_t *ret_rest)
@@ -116,6 +127,13 @@ struct urls *urls_destroy(struct urls *urls)
         struct revoked *one = urls->revoked;
         urls->revoked = one->next;
         free(one);
+    }
+    for (size_t i = 0; i < BUCKETS; i++) {
+        while (urls->buckets[i] != NULL) {
+            struct indexed *one = urls->buckets[i];
+            urls->buckets[i] = one->next;
+            free(one);
+        }
     }
     pthread_mutex_destroy(&urls->lock);
     free(urls);
@@ -207,4 +225,55 @@ void urls_forget(struct urls *urls, const char *id)
         }
     }
     pthread_mutex_unlock(&urls->lock);
+}
+
+// ---- the index ----
+
+// The hashes are of random tokens, so their first bytes spread as evenly as any sum of them.
+static struct indexed **bucket_of(struct urls *urls, const struct sha256 *hash)
+{
+    return &urls->buckets[((unsigned)hash->bytes[0] << 8 | hash->bytes[1]) % BUCKETS];
+}
+
+// What points to it; to NULL when there is none. Lock held.
+static struct indexed **find_locked(struct urls *urls, const struct sha256 *hash)
+{
+    struct indexed **at = bucket_of(urls, hash);
+    while (*at != NULL && !sha256_equal(&(*at)->hash, hash))
+        at = &(*at)->next;
+    return at;
+}
+
+void urls_index_put(struct urls *urls, const struct sha256 *hash, const char *sandbox_id)
+{
+    struct indexed *one = calloc(1, sizeof *one);
+    if (one == NULL)
+        abort();
+    one->hash = *hash;
+    snprintf(one->sandbox_id, sizeof one->sandbox_id, "%s", sandbox_id);
+    pthread_mutex_lock(&urls->lock);
+    struct indexed **bucket = bucket_of(urls, hash);
+    one->next = *bucket;
+    *bucket = one;
+    pthread_mutex_unlock(&urls->lock);
+}
+
+void urls_index_drop(struct urls *urls, const struct sha256 *hash)
+{
+    pthread_mutex_lock(&urls->lock);
+    struct indexed **at = find_locked(urls, hash), *one = *at;
+    if (one != NULL)
+        *at = one->next;
+    pthread_mutex_unlock(&urls->lock);
+    free(one);
+}
+
+bool urls_index_find(struct urls *urls, const struct sha256 *hash, char ret_sandbox_id[URLS_SANDBOX_SIZE])
+{
+    pthread_mutex_lock(&urls->lock);
+    const struct indexed *one = *find_locked(urls, hash);
+    if (one != NULL)
+        memcpy(ret_sandbox_id, one->sandbox_id, URLS_SANDBOX_SIZE);
+    pthread_mutex_unlock(&urls->lock);
+    return one != NULL;
 }

@@ -6,9 +6,12 @@
 // ("TOKEN.localhost", "TOKEN.NAME"). The third form is a host "PORT-SANDBOX.NAME" with the token in the
 // header X-Preview-Token, the query parameter preview_token or the cookie of that name.
 //
-// This file knows tokens and connections that are open; which tokens there are is in the sandboxes' records
-// (sandbox_urls.c). Threads: any; one lock, held over nothing that waits.
+// This file knows tokens, connections that are open, and by an index of the tokens' hashes which sandbox a
+// token is of; which tokens there are is in the sandboxes' records (sandbox_urls.c). Threads: any; one lock,
+// held over nothing that waits, after that of the sandboxes.
 #pragma once
+
+#include "vmglue/sha256.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,6 +23,7 @@ enum { URLS_TOKEN_SIZE = 41, URLS_ID_SIZE = 24, URLS_PER_SANDBOX = 64 };
 
 void urls_new_token(char ret_token[URLS_TOKEN_SIZE]);
 void urls_new_id(char ret_id[URLS_ID_SIZE]);
+bool urls_token_parse(const char *text, size_t size, char ret_token[URLS_TOKEN_SIZE]); // of either case
 // The token at the beginning of a request's target; *ret_rest is where the guest's path begins in it ("",
 // "?...", "/...").
 bool urls_token_of_target(const char *target, char ret_token[URLS_TOKEN_SIZE], size_t *ret_rest);
@@ -48,3 +52,10 @@ bool urls_is_ended(struct urls *urls, const struct urls_connection *connection);
 void urls_revoke(struct urls *urls, const char *id);
 bool urls_is_revoked(struct urls *urls, const char *id);
 void urls_forget(struct urls *urls, const char *id);
+
+// The index. What a guess is compared with is chosen by the guess's own hash, and the comparison takes as
+// long for every other one: how long it takes says nothing about any token. Put and drop take turns in pairs.
+enum { URLS_SANDBOX_SIZE = 24 };
+void urls_index_put(struct urls *urls, const struct sha256 *hash, const char *sandbox_id);
+void urls_index_drop(struct urls *urls, const struct sha256 *hash);
+bool urls_index_find(struct urls *urls, const struct sha256 *hash, char ret_sandbox_id[URLS_SANDBOX_SIZE]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the proxy into guests takes for an answer, what it refuses, and what it changes.
 #include "vmglue/proxy_head.h"
+#include "vmglue/proxy_token.h"
 #include "vmglue/urls.h"
 
 #include <errno.h>
@@ -150,6 +151,7 @@ static void test_rewrites(void **state)
     expect(proxy_head_cookie("path=/; Path=/", "/u/t"), "path=/; Path=/u/t/");
     expect(proxy_head_cookie("a=1;path=/app;PATH=/b; Domain=x.y; Secure", "/u/t"),
             "a=1;path=/u/t/app;PATH=/u/t/b; Secure");
+    expect(proxy_head_cookie("a=1; Domain=.boxes.example.org; Path=/", ""), "a=1; Path=/");
     expect(proxy_head_cookie("a=1; Path=/u/t/x;", "/u/t"), "a=1; Path=/u/t/x;");
 }
 
@@ -191,6 +193,112 @@ static void test_tokens(void **state)
     assert_false(urls_preview_of_host("a-b.localhost", NULL, &port, sandbox, sizeof sandbox));
 }
 
+#define OTHER "76543210fedcba9876543210fedcba9876543210"
+
+static void expect_cut(
+        void (*cut)(char *, struct proxy_tokens *), const char *given, const char *left, const char *tokens)
+{
+    char list[600], found[400] = "";
+    struct proxy_tokens taken = {0};
+    snprintf(list, sizeof list, "%s", given);
+    cut(list, &taken);
+    for (unsigned i = 0; i < taken.count; i++)
+        strcat(found, taken.list[i]);
+    assert_string_equal(list, left);
+    assert_string_equal(found, tokens);
+    snprintf(list, sizeof list, "%s", given); // without anybody who wants to know
+    cut(list, NULL);
+    assert_string_equal(list, left);
+}
+
+// Whatever could be ours is taken out, in every spelling; what is not stays to the byte.
+static void test_tokens_taken_out(void **state)
+{
+    static const struct {
+        void (*cut)(char *, struct proxy_tokens *);
+        const char *given, *left, *tokens;
+    } rows[] = {
+            {proxy_token_cut_query, "preview_token=" TOKEN, "", TOKEN},
+            {proxy_token_cut_query, "a=1&preview_token=" TOKEN "&b=%20&&c", "a=1&b=%20&&c", TOKEN},
+            {proxy_token_cut_query, "preview_token=" TOKEN "&a&preview_token=" OTHER, "a", TOKEN OTHER},
+            {proxy_token_cut_query, "Preview%5fTOKEN=%30123456789ABCDEF0123456789abcdef01234567&a", "a",
+                    TOKEN},
+            {proxy_token_cut_query, "preview_token&preview_token=&preview_token=short", "", ""},
+            {proxy_token_cut_query, "xpreview_token=1&preview_tokens=2&preview_toke=3&a=preview_token",
+                    "xpreview_token=1&preview_tokens=2&preview_toke=3&a=preview_token", ""},
+            {proxy_token_cut_query, "%", "%", ""},
+            {proxy_token_cut_query, "", "", ""},
+            {proxy_token_cut_cookies, "preview_token=" TOKEN, "", TOKEN},
+            {proxy_token_cut_cookies, "preview_token=" TOKEN "; a=1; b=\"2\"", "a=1; b=\"2\"", TOKEN},
+            {proxy_token_cut_cookies, "a=1;  Preview_Token = \"" TOKEN "\" ;preview_token=" OTHER "; b=2",
+                    "a=1; b=2", TOKEN OTHER},
+            {proxy_token_cut_cookies, "a=1; preview_token=" TOKEN, "a=1", TOKEN},
+            {proxy_token_cut_cookies, "apreview_token=1; a=preview_token=2",
+                    "apreview_token=1; a=preview_token=2", ""},
+            {proxy_token_cut_address, "http://h/p?preview_token=" TOKEN, "http://h/p", TOKEN},
+            {proxy_token_cut_address, "http://h/p?preview_token=" TOKEN "#f?preview_token=1",
+                    "http://h/p#f?preview_token=1", TOKEN},
+            {proxy_token_cut_address, "/p?a&preview_token=" TOKEN "&b#f", "/p?a&b#f", TOKEN},
+            {proxy_token_cut_address, "/p/preview_token=1", "/p/preview_token=1", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        expect_cut(rows[i].cut, rows[i].given, rows[i].left, rows[i].tokens);
+    char many[20 * 60] = "";
+    struct proxy_tokens taken = {0};
+    for (unsigned i = 0; i < 20; i++)
+        snprintf(many + strlen(many), 100, "preview_token=%040u&", i);
+    proxy_token_cut_query(many, &taken);
+    assert_string_equal(many, "");
+    assert_int_equal(taken.count, PROXY_TOKENS_MAX);
+}
+
+static void test_tokens_hidden(void **state)
+{
+    struct proxy_tokens tokens = {0};
+    proxy_token_add(&tokens, TOKEN, 40);
+    proxy_token_add(&tokens, TOKEN, 40);
+    proxy_token_add(&tokens, TOKEN, 39);
+    assert_int_equal(tokens.count, 1);
+    char where[] = "/a/0123456789ABCDEF0123456789abcdef01234567/" TOKEN "b" OTHER;
+    proxy_token_hide(where, &tokens);
+    assert_string_equal(where, "/a/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/"
+                               "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxb" OTHER);
+    assert_true(proxy_token_is_cookie("Preview_Token=1; Path=/") && proxy_token_is_cookie(" preview_token"));
+    assert_false(proxy_token_is_cookie("a=1; preview_token=1") || proxy_token_is_cookie("a=preview_token"));
+    assert_true(proxy_token_holds_key("Bearer e2b_" TOKEN "0123456789abcdef"));
+    assert_true(proxy_token_holds_key("x_e2b_" TOKEN "0123456789abcdef"));
+    assert_true(proxy_token_holds_key("rmt_0123456789abcdef_" TOKEN "0123456789abcdef01234567"));
+    assert_false(proxy_token_holds_key("e2b_" TOKEN) || proxy_token_holds_key("_" TOKEN "0123456789abcdef") ||
+                 proxy_token_holds_key("rmt_0123456789abcde_0") || proxy_token_holds_key("e2b_"));
+}
+
+static void test_index(void **state)
+{
+    struct urls *urls = urls_create();
+    char id[URLS_SANDBOX_SIZE];
+    struct sha256 hashes[64];
+    for (unsigned i = 0; i < 64; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "sbx_%u", i);
+        hashes[i] = sha256_of(&i, sizeof i);
+        hashes[i].bytes[0] = hashes[i].bytes[1] = (uint8_t)(i % 2); // they share two buckets
+        assert_false(urls_index_find(urls, &hashes[i], id));
+        urls_index_put(urls, &hashes[i], name);
+    }
+    urls_index_put(urls, &hashes[5], "sbx_5"); // twice in, once out: it is there
+    urls_index_drop(urls, &hashes[5]);
+    urls_index_drop(urls, &hashes[6]);
+    urls_index_drop(urls, &hashes[6]);
+    for (unsigned i = 0; i < 64; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "sbx_%u", i);
+        assert_int_equal(urls_index_find(urls, &hashes[i], id), i != 6);
+        if (i != 6)
+            assert_string_equal(id, name);
+    }
+    urls_destroy(urls);
+}
+
 static void test_revoking(void **state)
 {
     struct urls *urls = urls_create();
@@ -223,6 +331,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_refused),
             cmocka_unit_test(test_head_size), cmocka_unit_test(test_chunks), cmocka_unit_test(test_rewrites),
-            cmocka_unit_test(test_hops), cmocka_unit_test(test_tokens), cmocka_unit_test(test_revoking)};
+            cmocka_unit_test(test_hops), cmocka_unit_test(test_tokens),
+            cmocka_unit_test(test_tokens_taken_out), cmocka_unit_test(test_tokens_hidden),
+            cmocka_unit_test(test_index), cmocka_unit_test(test_revoking)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

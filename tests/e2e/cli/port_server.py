@@ -2,6 +2,7 @@
 """A server for the inside of a sandbox that does, by the path it is asked for, what servers do and what none should."""
 import json
 import os
+import select
 import socket
 import sys
 import threading
@@ -97,6 +98,8 @@ def show(request, sock):
 
 
 def sink(request, sock):
+    if request.header("expect"):
+        sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     crc, size = 0, 0
     for piece in request.body():
         crc = zlib.crc32(piece, crc)
@@ -130,6 +133,20 @@ def until_close(request, sock):
 
 def early(request, sock):
     answer(sock, 413, [("Connection", "close")], b"too much")
+
+
+def refuse(request, sock):
+    """Whatever the body will be: not with this head. ?hold keeps the connection, and takes nothing of the body."""
+    answer(sock, 401, [("Connection", "close"), ("X-Why", "no")], b"who are you")
+    if request.target.endswith("?hold"):
+        steps.acquire()
+
+
+def patient(request, sock):
+    """Answers after a second, unless nobody wants the answer any more."""
+    gone, _, _ = select.select([sock], [], [], 1)
+    if not gone:
+        answer(sock, 200, [], b"it was waited for")
 
 
 def die(request, sock):
@@ -196,7 +213,7 @@ def step(request, sock):
 
 ROUTES = {"show": show, "sink": sink, "big": big, "stream": stream, "close": until_close, "early": early, "die": die,
           "diechunked": die_chunked, "badchunk": bad_chunk, "hostile": hostile, "hints": hints, "longhead": long_head, "site": site,
-          "ws": socket_echo, "hold": hold, "step": step, "status": status, "lengths": lengths}
+          "ws": socket_echo, "hold": hold, "step": step, "status": status, "lengths": lengths, "refuse": refuse, "patient": patient}
 
 
 def serve(sock):

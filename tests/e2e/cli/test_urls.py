@@ -70,8 +70,11 @@ class Urls(rig.Case):
         self.requests_get_through()
         self.sites_below_a_path()
         self.host_forms()
+        self.tokens_stay_here()
         self.what_is_ours_stays_here()
         self.large_bodies()
+        self.early_answers()
+        self.half_closed_clients()
         self.streams()
         self.broken_and_hostile_answers()
         self.smuggling()
@@ -79,6 +82,7 @@ class Urls(rig.Case):
         self.revoking_and_expiry()
         self.lives_of_the_sandbox()
         self.command_line()
+        self.guessing()
         self.assertNotIn(self.url["token"], self.daemon.log())
 
     def making_and_listing(self):
@@ -159,6 +163,7 @@ class Urls(rig.Case):
             self.assertNotIn("x-forwarded-prefix", headers)
         answer = self.ask(self.url, "/site", host=self.url["token"] + ".localhost")
         self.assertEqual((answer.headers["Location"], answer.headers["Service-Worker-Allowed"]), ("/login", "/"))
+        self.assertEqual(answer.headers.get_all("Set-Cookie"), ["a=1; Path=/; HttpOnly", "b=2; path=/app"])    # of this host alone
         answer = self.ask(self.url, "/show", host=self.url["token"] + ".other.example.org")
         self.assertEqual(answer.status, 404)
         answer = self.ask(self.url, "/version", host="0" * 40 + ".localhost")
@@ -177,6 +182,51 @@ class Urls(rig.Case):
         for host in (f"8001-{box['id']}.localhost", "8000-other.localhost"):
             answer = self.ask(self.url, "/show", host=host, headers={"X-Preview-Token": token})
             self.assertEqual((answer.status, answer.code), (404, "url.not_found"))
+
+    def shown_to_guest(self, host, target, headers):
+        """What the server inside is told, as text; None when it is not asked."""
+        connection = http.client.HTTPConnection(self.address().hostname, self.address().port, timeout=rig.HANG_SECS)
+        connection.putrequest("GET", target, skip_host=True)
+        for name, value in [("Host", host), *headers]:
+            connection.putheader(name, value)
+        connection.endheaders()
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return (text, response.headers) if response.status == 200 and "X-Guest" in response.headers else (None, response.headers)
+
+    def tokens_stay_here(self):
+        """In whatever combination they come: the server inside is told none, and each of them opens."""
+        box = self.daemon.call("GET", "/v1/sandboxes/box").json
+        token, other = self.url["token"], self.make()["token"]
+        host = f"8000-{box['id']}.localhost"
+        places = [([("x-preview-TOKEN", token)], ""), ([], "preview_token=" + token), ([("cookie", "x=1; preview_token=" + token)], ""),
+                  ([("COOKIE", f'y=2;Preview_Token="{token.upper()}" ; z=3')], ""), ([("X-Preview-Token", other)], ""),
+                  ([("Referer", f"http://{host}/a?preview_token={token}&b=1#c"), ("HX-Current-URL", f"http://{host}/?t={token}")], "")]
+        for chosen in range(1, 1 << len(places)):
+            parts = [place for i, place in enumerate(places) if chosen & 1 << i]
+            query = "&".join(["a=1", *(query for _, query in parts if query), "b=2"])
+            text, _ = self.shown_to_guest(host, "/show?" + query, [header for headers, _ in parts for header in headers])
+            if chosen & 31 == 0:    # a Referer alone is no way to come in
+                self.assertIsNone(text)
+                continue
+            for secret in token, other, "preview":
+                self.assertNotIn(secret, text.lower(), chosen)
+            self.assertIn('"target": "/show?a=1&b=2"', text)
+            self.assertEqual(("y=2" in text, "z=3" in text), (bool(chosen & 8), bool(chosen & 8)))
+        # In the other forms the token is part of the address, and what has its name is taken out all the same.
+        for host, target in ((token + ".localhost", "/show"), ("x", self.url["path"] + "show")):
+            text, headers = self.shown_to_guest(host, target + "?preview_token=" + other, [
+                ("X-Preview-Token", other), ("Cookie", "a=1; preview_token=" + other),
+                ("Referer", f"http://x/u/{other}/page"), ("X-Access-Token", "rmt_" + "0" * 16 + "_" + "1" * 64)])
+            for secret in other, "preview_token", "rmt_":
+                self.assertNotIn(secret, text.lower())
+            self.assertIn("a=1", text)
+            self.assertEqual(headers["Referrer-Policy"], "same-origin")
+        # A cookie that a neighbour set for the whole domain is not in the way.
+        text, _ = self.shown_to_guest(f"8000-{box['id']}.localhost", "/show",
+                                      [("Cookie", f"preview_token={'0' * 40}; preview_token={token}")])
+        self.assertIsNotNone(text)
 
     def what_is_ours_stays_here(self):
         key = self.daemon.make_key()["key"]
@@ -219,6 +269,76 @@ class Urls(rig.Case):
         self.assertLess(self.peak_kib() - before, 40 << 10)
         answer = self.ask(self.url, "early", "POST", (piece for _ in range(2)), {"Content-Length": str(2 << 20)})
         self.assertEqual((answer.status, answer.body), (413, b"too much"))
+
+    def early_answers(self):
+        """A server that has answered before the body came is heard, however long the body would be, and never replaced by a 502."""
+        path = self.url["path"]
+        for target in "refuse", "refuse?hold":
+            # Who waits for leave gets the answer and sends nothing.
+            sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {10 << 20}\r\n\r\n".encode())
+            data = self.all_of(sock)
+            self.assertTrue(data.startswith(b"HTTP/1.1 401 "), data)
+            self.assertTrue(data.endswith(b"who are you"), data)
+            self.step_if_held(target)
+            # Who sends for ever hears it under way.
+            sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            threading.Thread(target=send_for_ever, args=(sock,), daemon=True).start()
+            data = self.head_and(sock, b"who are you")
+            self.assertTrue(data.startswith(b"HTTP/1.1 401 "), data)
+            self.assertIn(b"X-Why: no", data)
+            sock.close()
+            self.step_if_held(target)
+            # So does who has sent a part, and waits.
+            sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nContent-Length: {10 << 20}\r\n\r\n".encode() + b"x" * 100000)
+            data = self.all_of(sock)
+            self.assertEqual((data[:13], data[-11:], b"Content-Length: 11\r\n" in data), (b"HTTP/1.1 401 ", b"who are you", True), data)
+            self.step_if_held(target)
+        # Leave to send is the guest's to give; one that never says so is asked with the body.
+        for target, wanted in (("sink", b'{"bytes": 100000, '), ("show", b"xxxxxxxx")):
+            sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 100000\r\n\r\n".encode())
+            self.assertTrue(self.head_and(sock, b"\r\n\r\n").startswith(b"HTTP/1.1 100 "))
+            sock.sendall(b"x" * 100000)
+            self.assertIn(wanted, self.all_of(sock))
+
+    def step_if_held(self, target):
+        if "hold" in target:
+            self.assertEqual(self.ask(self.url, "step").status, 204)
+
+    def head_and(self, sock, end):
+        data = b""
+        while end not in data:
+            more = sock.recv(65536)
+            self.assertTrue(more, data)
+            data += more
+        return data
+
+    def half_closed_clients(self):
+        """Who has said all, and closes that side, is still answered: at once, late, and piece by piece."""
+        for target, body in (("show", b""), ("patient", b""), ("sink", b"x" * 300000), ("close", b"")):
+            sock = self.raw(f"POST {self.url['path']}{target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            sock.shutdown(socket.SHUT_WR)
+            data = self.all_of(sock)
+            self.assertTrue(data.startswith(b"HTTP/1.1 200 "), (target, data))
+            if target == "patient":
+                self.assertTrue(data.endswith(b"it was waited for"), data)
+        sock = self.raw(f"GET {self.url['path']}stream HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        sock.shutdown(socket.SHUT_WR)
+        for i in range(3):
+            self.assertEqual(self.ask(self.url, "step").status, 204)
+            self.head_and(sock, b"data: %d\n\n" % i)
+        self.assertTrue(self.all_of(sock).endswith(b"0\r\n\r\n"))
+
+    def guessing(self):
+        """Whoever tries tokens is held back as one who tries keys is; who has one goes on."""
+        answers = [self.ask({"path": f"/u/{i:040x}/"}, "show") for i in range(40)]
+        self.assertEqual({answer.code for answer in answers}, {"url.not_found", "rate_limit.authentication"})
+        self.assertGreaterEqual(int(answers[-1].headers["Retry-After"]), 1)
+        for headers in {"X-Preview-Token": "0" * 40}, {"Cookie": "preview_token=" + "0" * 40}:
+            answer = self.ask(None, "/show", host="8000-box.localhost", headers=headers)
+            self.assertEqual((answer.status, answer.code), (429, "rate_limit.authentication"))
+        self.assertEqual(self.daemon.call_tcp("GET", "/v1/sandboxes", key="e2b_" + "0" * 56).status, 429)    # one limit for both
+        self.assertEqual(self.ask(self.url, "show").status, 200)
+        self.assertEqual(self.daemon.call("GET", f"/u/{0:040x}/").status, 404)    # the owner's socket knows no limits
 
     def streams(self):
         connection = http.client.HTTPConnection(self.address().hostname, self.address().port, timeout=rig.HANG_SECS)
@@ -382,6 +502,14 @@ class Urls(rig.Case):
         self.daemon.ramet("url", "create", "box", "0", status=1)
         self.daemon.ramet("url", "create", "box", "http", status=2)
         self.assertIn("ramet url create", self.daemon.ramet("help", "url"))
+
+
+def send_for_ever(sock):
+    try:
+        while True:
+            sock.sendall(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
+    except OSError:
+        pass
 
 
 if __name__ == "__main__":
