@@ -55,7 +55,8 @@ struct made_by access_made_by(struct http_request *request)
 static int no_such_data(const char *name, struct error *err)
 {
     return error_set(err, -ENOENT,
-            "there is no volume or snapshot called \"%.80s\"; `ramet volume ls` and `ramet snapshots` list "
+            "there is no volume or snapshot called \"%.80s\"; `ramet template ls`, `ramet volume ls` and "
+            "`ramet snapshots` list "
             "what there is",
             name);
 }
@@ -317,6 +318,8 @@ bool access_allow(struct http_request *request)
         return allow_ci(request, key, row);
     if (row != NULL && row->read)
         return true;
+    bool for_ci = row != NULL && row->ci != ACCESS_NONE && row->ci != ACCESS_UNKNOWN;
     return refuse(request, key,
-            "it changes something, shows contents or reaches into a machine; use an admin or ci key");
+            for_ci ? "it changes something, shows contents or reaches into a machine; use an admin or ci key"
+                   : "it changes something or shows contents; use an admin key");
 }

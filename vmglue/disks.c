@@ -143,7 +143,8 @@ int disks_find(struct disks *disks, const char *name, struct disks_ref *ret_ref,
     int r = disks_resolve(disks->store, name, ret_ref);
     if (r < 0)
         return error_set(err, r,
-                "there is no volume or snapshot called \"%.80s\"; `ramet volume ls` and `ramet snapshots` "
+                "there is no volume or snapshot called \"%.80s\"; `ramet template ls`, `ramet volume ls` and "
+                "`ramet snapshots` "
                 "list what there is",
                 name);
     return 0;

@@ -2,8 +2,8 @@
 #include "tools/ramet/cli.h"
 
 #include "tools/ramet/hint.h"
+#include "tools/ramet/output.h"
 #include "tools/ramet/suggest.h"
-#include "tools/ramet/table.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -12,6 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+// What a program that reads standard output is told with --json.
+static struct {
+    bool wanted, asked; // --json was parsed; it stands somewhere among the words
+    bool said, lines;   // a document is out; documents are lines
+} output;
 
 void cli_help(const struct verb *verb)
 {
@@ -114,6 +120,7 @@ bool cli_parse(struct cli *cli, const struct verb *verb, char **argv, const stru
         return false;
     }
     int r = args_parse(argv, all, 0, 4096, stop_at, verb->usage, ret_args, message, sizeof message);
+    output.wanted = cli->json;
     if (r == 0 && cli->help) {
         cli_help(verb);
         *ret_status = CLI_DONE;
@@ -224,32 +231,61 @@ const char *cli_store_dir(struct cli *cli)
     return cli->store_default;
 }
 
-// A sentence may hold what a guest said: a terminal must not act on that.
-static void say_cleanly(const char *format, va_list args)
+void cli_expect_json(char **argv)
+{
+    for (; *argv != NULL && strcmp(*argv, "--") != 0; argv++)
+        output.asked |= strcmp(*argv, "--json") == 0;
+}
+
+// An object like the API's. The text is UTF-8.
+static json_t *failure(const char *code, const char *text)
+{
+    return json_pack("{s:{s:s, s:s}, s:s}", "error", "code", code, "message", text, "message", text);
+}
+
+// Whoever has printed a document has said in it what there is to say, unless documents are lines, of which
+// this is the last.
+static void say_json(const char *code, const char *text)
+{
+    if (output.said && !output.lines)
+        return;
+    json_t *json = failure(code, text);
+    if (output.lines)
+        cli_print_json_line(json);
+    else
+        cli_print_json(json);
+    json_decref(json);
+}
+
+// A sentence may hold what a guest said: a terminal must not act on that. malloc'ed.
+static char *make_clean(const char *format, va_list args)
 {
     char *text;
     if (vasprintf(&text, format, args) < 0)
         abort();
     char *clean = table_clean(text);
-    fprintf(stderr, "%s\n", clean);
-    free(clean);
     free(text);
+    return clean;
 }
 
-static void say(const struct verb *verb, const char *format, va_list args)
+static void say(const struct verb *verb, const char *text)
 {
     bool color = table_wants_color(STDERR_FILENO);
-    fprintf(stderr, "%sramet%s%s:%s ", color ? "\033[31m" : "", verb == NULL ? "" : " ",
-            verb == NULL ? "" : verb->name, color ? "\033[0m" : "");
-    say_cleanly(format, args);
+    fflush(stdout); // in the order in which it happened
+    fprintf(stderr, "%sramet%s%s:%s %s\n", color ? "\033[31m" : "", verb == NULL ? "" : " ",
+            verb == NULL ? "" : verb->name, color ? "\033[0m" : "", text);
 }
 
 int cli_fail(const struct verb *verb, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    say(verb, format, args);
+    char *text = make_clean(format, args);
     va_end(args);
+    say(verb, text);
+    if (output.wanted)
+        say_json("client.failed", text);
+    free(text);
     return CLI_FAILED;
 }
 
@@ -257,12 +293,16 @@ int cli_fail_usage(const struct verb *verb, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    say(verb, format, args);
+    char *text = make_clean(format, args);
     va_end(args);
+    say(verb, text);
     // "volume create" is explained by `ramet help volume`.
     int first = verb == NULL ? 0 : (int)strcspn(verb->name, " ");
     fprintf(stderr, "`ramet help%s%.*s` says more\n", verb == NULL ? "" : " ", first,
             verb == NULL ? "" : verb->name);
+    if (output.wanted || output.asked)
+        say_json("client.usage", text);
+    free(text);
     return CLI_USAGE;
 }
 
@@ -270,34 +310,79 @@ void cli_note(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    say_cleanly(format, args);
+    char *text = make_clean(format, args);
     va_end(args);
+    fflush(stdout);
+    fprintf(stderr, "%s\n", text);
+    free(text);
 }
 
 void cli_print_json(const json_t *json)
 {
     json_dumpf(json, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
     putchar('\n');
+    output.said = true;
+}
+
+void cli_print_json_line(const json_t *json)
+{
+    json_dumpf(json, stdout, JSON_COMPACT | JSON_ENCODE_ANY);
+    putchar('\n');
+    fflush(stdout);
+    output.said = output.lines = true;
 }
 
 int cli_fail_call(struct cli *cli, const struct verb *verb, const struct error *err, json_t *json)
 {
-    char code[64];
-    snprintf(code, sizeof code, "%s", json_fields_get_text(json_object_get(json, "error"), "code"));
-    if (cli->json && json != NULL)
+    if (cli->json && json != NULL && !output.said)
         cli_print_json(json);
+    return cli_fail_one(cli, verb, err, json, NULL);
+}
+
+int cli_fail_one(
+        struct cli *cli, const struct verb *verb, const struct error *err, json_t *json, json_t *results)
+{
+    char code[64], *text = table_clean(err->text);
+    snprintf(code, sizeof code, "%s", json_fields_get_text(json_object_get(json, "error"), "code"));
+    say(verb, text);
+    if (cli->json && results != NULL)
+        json_array_append_new(
+                results, json != NULL ? json_incref(json) : failure("client.unreachable", text));
+    else if (cli->json && json == NULL)
+        say_json("client.unreachable", text);
     json_decref(json);
-    cli_fail(verb, "%s", err->text);
+    free(text);
     if (err->code == -EREMOTEIO)
         hint_after(cli, code, err->text);
     return CLI_FAILED;
+}
+
+// On a terminal, a wait is seen to be one.
+static void show_waiting(void *context, unsigned seconds)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%u s", seconds);
+    if (seconds >= 2)
+        progress_text(context, text);
+}
+
+int cli_try(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body,
+        json_t **ret_json, struct error *err)
+{
+    struct progress progress = {.what = verb->name};
+    client_on_wait(show_waiting, &progress);
+    int r = method == NULL ? client_create(cli_server(cli), path, body, ret_json, err)
+                           : client_call(cli_server(cli), method, path, body, ret_json, err);
+    client_on_wait(NULL, NULL);
+    progress_end(&progress);
+    return r;
 }
 
 json_t *cli_call(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body)
 {
     struct error err = {0};
     json_t *json = NULL;
-    if (client_call(cli_server(cli), method, path, body, &json, &err) < 0) {
+    if (cli_try(cli, verb, method, path, body, &json, &err) < 0) {
         cli_fail_call(cli, verb, &err, json);
         return NULL;
     }
@@ -306,13 +391,7 @@ json_t *cli_call(struct cli *cli, const struct verb *verb, const char *method, c
 
 json_t *cli_create(struct cli *cli, const struct verb *verb, const char *path, json_t *body)
 {
-    struct error err = {0};
-    json_t *json = NULL;
-    if (client_create(cli_server(cli), path, body, &json, &err) < 0) {
-        cli_fail_call(cli, verb, &err, json);
-        return NULL;
-    }
-    return json == NULL ? json_object() : json;
+    return cli_call(cli, verb, NULL, path, body);
 }
 
 int cli_take_answer(struct cli *cli, const struct verb *verb, struct client *client)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every verb has in hand: where the daemon is, how to speak, and the table of verbs.
 //
-// Exit status: 0 done, 1 failed, 2 called wrongly; `exec` passes its command's status on. Sentences about
-// failures go to stderr; with --json a failure's object also goes to stdout.
+// Exit status: 0 done, 1 failed, 2 called wrongly, 141 nobody reads the output any more; `exec` passes its
+// command's status on. Sentences about failures go to stderr; with --json a failure's object also goes to
+// stdout: the API's, or one of that shape with a code "client.usage", "client.unreachable" or
+// "client.failed". There is one document on stdout, or (events --follow) one a line.
 #pragma once
 
 #include "tools/ramet/args.h"
@@ -23,7 +25,7 @@ struct verb {
     const char *takes;
 };
 
-enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_PIPE_CLOSED = 128 + 13 };
 
 struct cli {
     const char *run_dir, *store_dir; // as given; NULL = the default
@@ -110,6 +112,14 @@ __attribute__((format(printf, 2, 3))) int cli_fail_usage(const struct verb *verb
 __attribute__((format(printf, 1, 2))) void cli_note(const char *format, ...); // to stderr
 // Failure of client_call: the sentence, and with --json its object. Releases json.
 int cli_fail_call(struct cli *cli, const struct verb *verb, const struct error *err, json_t *json);
+// The same for one of several things: with --json its object goes into the list of results.
+int cli_fail_one(
+        struct cli *cli, const struct verb *verb, const struct error *err, json_t *json, json_t *results);
+// Tells of --json before the words are parsed, for failures on the way.
+void cli_expect_json(char **argv);
+// client_call, or client_create when method is NULL; on a terminal it is seen how long it takes.
+int cli_try(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body,
+        json_t **ret_json, struct error *err);
 // A call whose answer must be there. On failure it has printed, and the result is NULL.
 json_t *cli_call(
         struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body);
@@ -125,4 +135,5 @@ int cli_take_answer(struct cli *cli, const struct verb *verb, struct client *cli
 char *cli_path(const char *before, const char *name, const char *after);
 // key=value options into an object; NULL with a sentence when one has no "=".
 json_t *cli_pairs(const struct verb *verb, const char *option, const struct args_list *list, bool *ret_good);
-void cli_print_json(const json_t *json); // and a line end
+void cli_print_json(const json_t *json);      // and a line end
+void cli_print_json_line(const json_t *json); // one of many

@@ -53,6 +53,7 @@ static const char zsh_script[] =
         "        *) closed+=(\"$item\") ;;\n"
         "        esac\n"
         "    done\n"
+        "    [[ ${words[CURRENT]} == --*=* ]] && compset -P '*='\n"
         "    compadd -- $closed\n"
         "    compadd -S '' -- $open\n"
         "    [[ -n $files ]] && _files\n"

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BRIDGE_BYTES = 65536, RETRY_MS = 50 };
@@ -28,6 +29,13 @@ static int open_unix(const struct server *server, int *ret_fd, struct error *err
         if (r == -EAGAIN)
             poll(NULL, 0, RETRY_MS);
     }
+    struct stat folder;
+    if (r == -ENOTDIR ||
+            (r == -ECONNREFUSED && stat(server->socket_path, &folder) == 0 && S_ISDIR(folder.st_mode)))
+        return error_set(err, r,
+                "%s is no daemon's socket: --run names the folder in which it is, unix:// the socket itself "
+                "(unix:///run/ramet/api.sock)",
+                server->socket_path);
     if (r == -ENOENT || r == -ECONNREFUSED)
         return error_set(err, r,
                 "no daemon answers at %s; start one with `ramet up`, or name its directory with --run",
@@ -60,7 +68,7 @@ static int explain(const struct server *server, CURLcode code, const char *detai
         return error_set(err, -EHOSTUNREACH, "the proxy that HTTPS_PROXY names does not exist");
     case CURLE_COULDNT_CONNECT:
         return error_set(err, -ECONNREFUSED,
-                "nothing listens at %s; is its daemon up (`ramet up -- --listen PORT` on that host) and the "
+                "nothing listens at %s; is its daemon up (`ramet up --listen PORT` on that host) and the "
                 "port right?",
                 server->name);
     case CURLE_OPERATION_TIMEDOUT:

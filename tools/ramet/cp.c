@@ -274,8 +274,11 @@ static int copy_one(const struct cp *cp, struct place *from, const struct place 
     if (status != CLI_DONE)
         return status;
     if (from->kind == MISSING)
-        return cli_fail(cp->verb, "there is no %s%s%s", shown(from), from->box == NULL ? "" : " in ",
-                from->box == NULL ? "" : from->box);
+        return cli_fail(cp->verb, "there is no %s%s%s%s", shown(from), from->box == NULL ? "" : " in ",
+                from->box == NULL ? "" : from->box,
+                from->box != NULL && strpbrk(from->path, "*?[") != NULL
+                        ? "; a name there is taken as it is, patterns are none"
+                        : "");
     if (from->kind == PLAIN && from->contents)
         return cli_fail(cp->verb, "%s is a file; /. behind a name means what is in a folder", from->path);
     // "NAME:.." has no name that is known here.
@@ -361,7 +364,8 @@ const struct verb verb_cp = {"cp", "cp FROM... TO, each FILE or NAME:PATH",
         "  TO that is a folder, or ends in /, takes what is copied under its own name; else TO is the new "
         "name\n"
         "  FOLDER/. is what is in the folder, without it\n"
-        "Folders that are missing above TO in a sandbox are made. A folder that exists is merged with what "
+        "Folders that are missing above TO in a sandbox are made, here they are not. A folder that exists is "
+        "merged with what "
         "comes.\n"
         "Modes stay, symbolic links stay links (one that is named itself is followed). "
         "What is "

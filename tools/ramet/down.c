@@ -64,6 +64,13 @@ static int end_process(const struct verb *verb, pid_t pid)
     return CLI_DONE;
 }
 
+static void say_down(void)
+{
+    json_t *json = json_pack("{s:s}", "state", "down");
+    cli_print_json(json);
+    json_decref(json);
+}
+
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     bool stop = false;
@@ -78,7 +85,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     int r = find_daemon(cli, &pid);
     if (r == -ENOENT || r == -ECONNREFUSED) {
         if (cli->json)
-            printf("{\"state\": \"down\"}\n");
+            say_down();
         else
             printf("no daemon runs at %s\n", cli_run_dir(cli));
         return CLI_DONE;
@@ -91,7 +98,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     if (status != CLI_DONE)
         return status;
     if (cli->json)
-        printf("{\"state\": \"down\"}\n");
+        say_down();
     else
         printf("the daemon has ended\n");
     return CLI_DONE;

@@ -37,7 +37,15 @@ static void print_events(const json_t *list)
     json_array_foreach((json_t *)list, i, event) print_event(event);
 }
 
-static int follow(struct cli *cli, const struct verb *verb, const char *path)
+// A line of a guest's console, which is text of the guest's.
+static void print_line(const json_t *line)
+{
+    char *clean = table_clean(json_fields_get_text(line, "text"));
+    puts(clean);
+    free(clean);
+}
+
+static int follow(struct cli *cli, const struct verb *verb, const char *path, resource_print *print)
 {
     struct client *client;
     struct error err = {0};
@@ -46,14 +54,16 @@ static int follow(struct cli *cli, const struct verb *verb, const char *path)
     int r, status = cli_begin(cli, verb, "GET", path, NULL, &client);
     if (status != CLI_DONE)
         return status;
+    stream_end_with_reader();
     while ((r = client_event(client, &event, &data, &err)) > 0) {
         if (cli->json)
-            json_dumpf(data, stdout, JSON_COMPACT | JSON_ENCODE_ANY), putchar('\n');
+            cli_print_json_line(data);
         else
-            print_event(data);
-        fflush(stdout);
+            print(data);
         free(event);
         json_decref(data);
+        if (fflush(stdout) != 0) // main says why
+            break;
     }
     client_close(client);
     return r < 0 ? cli_fail(verb, "%s", err.text) : CLI_DONE;
@@ -72,30 +82,60 @@ static int run_events(struct cli *cli, const struct verb *verb, char **argv)
             args.count == 0 ? cli_path("/v1", "", after) : cli_path("/v1/sandboxes/", args.items[0], after);
     if (!follows)
         return resource_list(cli, verb, path, "events", print_events);
-    status = follow(cli, verb, path);
+    status = follow(cli, verb, path, print_event);
     free(path);
+    return status;
+}
+
+// As text: a console may hold any bytes.
+static int logs_json(struct cli *cli, const struct verb *verb, const char *path)
+{
+    struct client *client;
+    struct error err = {0};
+    char *text;
+    size_t size;
+    int status = cli_begin(cli, verb, "GET", path, NULL, &client);
+    if (status != CLI_DONE)
+        return status;
+    if (client_read_all(client, &text, &size, &err) < 0) {
+        status = cli_fail(verb, "%s", err.text);
+    } else {
+        json_t *json = json_pack("{s:o}", "text", json_fields_text(text, size));
+        cli_print_json(json);
+        json_decref(json);
+        free(text);
+    }
+    client_close(client);
     return status;
 }
 
 static int run_logs(struct cli *cli, const struct verb *verb, char **argv)
 {
     uint64_t bytes = 64 << 10;
-    struct args_option options[] = {{"bytes", 0, ARGS_SIZE, &bytes}, {0}};
+    bool follows = false;
+    struct args_option options[] = {
+            {"bytes", 0, ARGS_SIZE, &bytes}, {"follow", 'f', ARGS_FLAG, &follows}, {0}};
     struct args args;
     struct client *client;
-    uint64_t received;
+    uint64_t received = 0;
     char after[64];
     int status;
     if (!cli_parse(cli, verb, argv, options, 1, 1, 0, &args, &status))
         return status;
     snprintf(after, sizeof after, "/logs?tail_bytes=%llu", (unsigned long long)bytes);
-    char *path = cli_path("/v1/sandboxes/", args.items[0], after);
-    status = cli_begin(cli, verb, "GET", path, NULL, &client);
+    char *path = cli_path("/v1/sandboxes/", args.items[0], follows ? "/logs?follow=1" : after);
+    if (follows)
+        status = follow(cli, verb, path, print_line);
+    else if (cli->json)
+        status = logs_json(cli, verb, path);
+    else if ((status = cli_begin(cli, verb, "GET", path, NULL, &client)) == CLI_DONE) {
+        status = stream_receive(verb, client, STDOUT_FILENO, "standard output", NULL, &received);
+        client_close(client);
+        if (status == CLI_DONE && received == 0)
+            cli_note("%s has written nothing to its console; what its commands print is in `ramet job logs`",
+                    args.items[0]);
+    }
     free(path);
-    if (status != CLI_DONE)
-        return status;
-    status = stream_receive(verb, client, STDOUT_FILENO, "-", NULL, &received);
-    client_close(client);
     return status;
 }
 
@@ -103,6 +143,10 @@ const struct verb verb_events = {"events", "events [NAME] [--follow]",
         "Show what happened to sandboxes under this daemon",
         "  -f, --follow   go on with what happens from now on; with --json one object a line\n", run_events,
         .takes = "s"};
-const struct verb verb_logs = {"logs", "logs NAME [--bytes SIZE]",
-        "Show the end of what a guest wrote to its console",
-        "  --bytes SIZE   so much of it (default: 64K, at most 1M)\n", run_logs, .takes = "s"};
+const struct verb verb_logs = {"logs", "logs NAME [--bytes SIZE | --follow]",
+        "Show what a guest wrote to its console: its kernel and its system",
+        "  --bytes SIZE   so much of its end (default: 64K, at most 1M)\n"
+        "  -f, --follow   all that is kept, and go on with what comes; with --json one object a line\n"
+        "\n"
+        "What a command printed is in `ramet job logs`.\n",
+        run_logs, .takes = "s"};

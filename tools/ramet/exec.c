@@ -3,6 +3,7 @@
 #include "tools/ramet/env_option.h"
 #include "tools/ramet/shell.h"
 #include "tools/ramet/shell_quote.h"
+#include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -43,19 +44,6 @@ static char *read_stdin(const struct verb *verb)
     return text;
 }
 
-static void write_all(int fd, const char *bytes, size_t size)
-{
-    while (size > 0) {
-        ssize_t written = write(fd, bytes, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            return; // a reader that has gone; the command's status still counts
-        bytes += written;
-        size -= (size_t)written;
-    }
-}
-
 static int finish(const struct verb *verb, const json_t *result)
 {
     if (json_fields_get_bool(result, "timed_out")) {
@@ -76,12 +64,13 @@ static int follow(const struct verb *verb, struct client *client)
     int r;
     while ((r = client_event(client, &event, &data, &err)) > 0) {
         bool out = strcmp(event, "stdout") == 0, last = strcmp(event, "exit") == 0,
-             error = strcmp(event, "error") == 0;
+             error = strcmp(event, "error") == 0, ended = last || error;
         int status = CLI_FAILED;
         if (out || strcmp(event, "stderr") == 0) {
             size_t size;
             char *bytes = shell_quote_from_base64(json_fields_get_text(data, "base64"), &size);
-            write_all(out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
+            status = stream_pass(verb, out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
+            ended = status != CLI_DONE; // and with this program its command
             free(bytes);
         } else if (last) {
             status = finish(verb, data);
@@ -90,7 +79,7 @@ static int follow(const struct verb *verb, struct client *client)
         }
         free(event);
         json_decref(data);
-        if (last || error)
+        if (ended)
             return status;
     }
     return cli_fail(verb, "%s", r < 0 ? err.text : "the daemon ended before the command did");

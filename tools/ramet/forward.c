@@ -80,6 +80,18 @@ static bool parse_port(const char *text, char **ret_end, unsigned lowest, unsign
     return text[0] >= '0' && text[0] <= '9' && port >= lowest && port <= 65535;
 }
 
+static void say_where(const struct cli *cli, const char *sandbox, unsigned host_port, unsigned guest_port)
+{
+    json_t *json = json_pack("{s:s, s:i, s:s, s:i}", "address", "127.0.0.1", "host_port", (int)host_port,
+            "sandbox", sandbox, "guest_port", (int)guest_port);
+    if (cli->json)
+        cli_print_json(json);
+    else
+        printf("127.0.0.1:%u leads to port %u of %s; end this with Ctrl-C\n", host_port, guest_port, sandbox);
+    fflush(stdout);
+    json_decref(json);
+}
+
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     struct args args;
@@ -108,9 +120,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         free(forward.path);
         return CLI_FAILED;
     }
-    printf("127.0.0.1:%u leads to port %u of %s; end this with Ctrl-C\n", host_port, guest_port,
-            args.items[0]);
-    fflush(stdout);
+    say_where(cli, args.items[0], host_port, guest_port);
     for (;;) {
         pthread_t thread;
         struct one *one = calloc(1, sizeof *one);

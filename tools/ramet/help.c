@@ -11,7 +11,7 @@ static const char options_text[] =
         "                   unix:///PATH/api.sock\n"
         "  --key-file FILE  its key (or RAMET_API_KEY; keys are never given as arguments, which others see)\n"
         "  --ca FILE        trust the certificates of this PEM file instead of the system's (or RAMET_CA)\n"
-        "  --json           print what programs can read: what the API answers\n"
+        "  --json           print what programs can read: what the API answers, failures too\n"
         "  -h, --help       say more about a verb\n";
 
 static const char first_steps[] =
@@ -20,7 +20,9 @@ static const char first_steps[] =
         "    ramet create box --from agent-base       a sandbox\n"
         "    ramet shell box                          a terminal in it\n"
         "    ramet snapshot box --name before         keep this instant\n"
-        "    ramet fork box --count 3                 three more that go on from here\n";
+        "    ramet fork box --count 3                 three more that go on from here, as box-1f2e3d4c ...\n"
+        "    ramet promote box-1f2e3d4c --name box    keep that one, and remove the two others\n"
+        "    ramet stop box; ramet start box          tomorrow it goes on where it was, memory and all\n";
 
 static void print_page(void)
 {
@@ -50,7 +52,8 @@ static void print_page(void)
         man_text(verbs[i]->details);
     }
     man_section("EXIT STATUS");
-    man_paragraph("0 done, 1 failed, 2 called wrongly, 124 a command took too long. exec, shell, run and job "
+    man_paragraph("0 done, 1 failed, 2 called wrongly, 124 a command took too long, 141 nobody reads the "
+                  "output any more. exec, shell, run and job "
                   "wait pass "
                   "their command's status on.");
     man_section("ENVIRONMENT");

@@ -57,6 +57,24 @@ static bool is_recipe(const char *name)
     return false;
 }
 
+// A sandbox itself is no source of archives, forks and new sandboxes: a snapshot of it is.
+static bool is_sandbox(struct cli *cli, const char *message, const char *name)
+{
+    struct error err;
+    json_t *json = NULL;
+    if (strstr(message, "no volume or snapshot called \"") == NULL)
+        return false;
+    char *path = cli_path("/v1/sandboxes/", name, "");
+    int r = client_call(cli_server(cli), "GET", path, NULL, &json, &err);
+    json_decref(json);
+    free(path);
+    if (r == 0)
+        cli_note("\"%s\" is a sandbox: `ramet snapshot %s --name NAME` makes a snapshot of it, which can be "
+                 "had",
+                name, name);
+    return r == 0;
+}
+
 static void suggest_name(struct cli *cli, const char *message)
 {
     static const struct {
@@ -72,6 +90,8 @@ static void suggest_name(struct cli *cli, const char *message)
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (!quoted(message, kinds[i].before, name, sizeof name))
             continue;
+        if (is_sandbox(cli, message, name))
+            break;
         for (unsigned list = 0; list < 2 && kinds[i].paths[list] != NULL; list++)
             add_list(cli, &names, kinds[i].paths[list], kinds[i].fields[list]);
         const char *nearest = suggest_nearest(name, names.items);

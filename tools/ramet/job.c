@@ -5,6 +5,7 @@
 #include "tools/ramet/output.h"
 #include "tools/ramet/resource.h"
 #include "tools/ramet/shell_quote.h"
+#include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <stdio.h>
@@ -145,13 +146,6 @@ static int wait_for(struct cli *cli, const struct verb *verb, char **argv)
     }
 }
 
-static void write_all(int fd, const char *bytes, size_t size)
-{
-    for (ssize_t written; size > 0; bytes += written, size -= (size_t)written)
-        if ((written = write(fd, bytes, size)) <= 0)
-            return; // a reader that has gone
-}
-
 static int show_events(const struct verb *verb, struct client *client)
 {
     struct error err = {0};
@@ -161,10 +155,11 @@ static int show_events(const struct verb *verb, struct client *client)
     while ((r = client_event(client, &event, &data, &err)) > 0) {
         bool out = strcmp(event, "stdout") == 0, end = strcmp(event, "end") == 0,
              error = strcmp(event, "error") == 0;
+        int status = end ? CLI_DONE : CLI_FAILED, passed = CLI_DONE;
         if (out || strcmp(event, "stderr") == 0) {
             size_t size;
             char *bytes = shell_quote_from_base64(json_fields_get_text(data, "base64"), &size);
-            write_all(out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
+            passed = stream_pass(verb, out ? STDOUT_FILENO : STDERR_FILENO, bytes, size);
             free(bytes);
         } else if (strcmp(event, "gap") == 0) {
             long long lost = json_fields_get_int(data, "to") - json_fields_get_int(data, "from");
@@ -179,7 +174,26 @@ static int show_events(const struct verb *verb, struct client *client)
         }
         free(event);
         json_decref(data);
-        if (end || error)
+        if (end || error || passed != CLI_DONE)
+            return passed != CLI_DONE ? passed : status;
+    }
+    return cli_fail(verb, "%s", r < 0 ? err.text : "the daemon ended; the job may go on");
+}
+
+// One object a line: the event's own, with its kind.
+static int events_json(const struct verb *verb, struct client *client)
+{
+    struct error err = {0};
+    char *event;
+    json_t *data;
+    int r;
+    while ((r = client_event(client, &event, &data, &err)) > 0) {
+        bool last = strcmp(event, "end") == 0 || strcmp(event, "error") == 0, end = strcmp(event, "end") == 0;
+        json_object_set_new(data, "event", json_string(event));
+        cli_print_json_line(data);
+        free(event);
+        json_decref(data);
+        if (last || ferror(stdout))
             return end ? CLI_DONE : CLI_FAILED;
     }
     return cli_fail(verb, "%s", r < 0 ? err.text : "the daemon ended; the job may go on");
@@ -194,13 +208,15 @@ static int logs(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
         return status;
-    char *path = job_path(args.items[0], args.items[1],
-            follow ? "/logs?encoding=base64&follow=1" : "/logs?encoding=base64");
+    char after[64];
+    snprintf(after, sizeof after, "/logs?follow=%d%s", (int)follow, cli->json ? "" : "&encoding=base64");
+    char *path = job_path(args.items[0], args.items[1], after);
     status = cli_begin(cli, verb, "GET", path, NULL, &client);
     free(path);
     if (status != CLI_DONE)
         return status;
-    status = show_events(verb, client);
+    stream_end_with_reader();
+    status = cli->json ? events_json(verb, client) : show_events(verb, client);
     client_close(client);
     return status;
 }

@@ -35,8 +35,8 @@ static void print_made(const json_t *json)
     cli_note("Key \"%s\" (%s, %s%s) is shown this once: the store keeps only its hash.",
             json_fields_get_text(json, "name"), json_fields_get_text(json, "preset"),
             expires[0] == '\0' ? "never expires" : "expires ", expires);
-    cli_note(
-            "Give it to clients as RAMET_API_KEY, with the daemon's address (rametd --listen) as RAMET_API.");
+    cli_note("Give it to clients as RAMET_API_KEY, with the daemon's address (`ramet up --listen 7480`: "
+             "http://127.0.0.1:7480) as RAMET_API.");
     cli_note("`ramet key rm %s` revokes it at once.", json_fields_get_text(json, "name"));
 }
 
@@ -119,7 +119,8 @@ static const struct verb parts[] = {
 
 const struct verb verb_key = {"key", "key create NAME [options] | key ls | key rm NAME...",
         "Make, list and revoke keys for the API over TCP",
-        "`rametd --listen PORT` serves the API over TCP to those who have a key. Nobody needs one on the "
+        "`ramet up --listen PORT` serves the API over TCP to those who have a key. Nobody needs one on "
+        "the "
         "daemon's\n"
         "unix socket, which only its owner can open.\n"
         "\n"

@@ -4,6 +4,8 @@
 #include "tools/ramet/suggest.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,13 +107,39 @@ static int take_options(struct cli *cli, char **argv, bool *ret_version, int *re
     return taken;
 }
 
+// A standard descriptor that is closed would be that of the next file or connection: what is printed would go
+// to the daemon. The other direction, so that its use fails as it should.
+static void open_missing(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            _exit(CLI_FAILED);
+}
+
+// Whether all of the output is where it should be.
+static int end_output(const struct verb *verb, int status)
+{
+    bool good = fflush(stdout) == 0;
+    int code = errno;
+    if (good && !ferror(stdout))
+        return status;
+    struct pollfd poll_fd = {.fd = STDOUT_FILENO};
+    if ((!good && code == EPIPE) || (poll(&poll_fd, 1, 0) > 0 && poll_fd.revents & POLLERR))
+        return status == CLI_DONE ? CLI_PIPE_CLOSED : status; // who has read enough needs no sentence
+    if (good)
+        return cli_fail(verb, "the output cannot be written whole; is there room where it goes?");
+    return cli_fail(verb, "the output cannot be written: %s", strerror(code));
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = {0};
     bool version = false;
     int status;
     char *nothing[] = {NULL};
+    open_missing();
     signal(SIGPIPE, SIG_IGN);
+    cli_expect_json(argv + (argc > 0));
     find_libexec(&cli);
     int taken = take_options(&cli, argv + 1, &version, &status);
     if (taken < 0)
@@ -124,7 +152,6 @@ int main(int argc, char **argv)
     bool said_nothing = !version && !cli.help && *rest == NULL;
     cli.help = false;
     status = cli_run(&cli, verb, named ? rest + 1 : verb == &verb_help ? rest : nothing);
-    if (fflush(stdout) != 0 && status == CLI_DONE)
-        return cli_fail(verb, "the output cannot be written: %s", strerror(errno));
+    status = end_output(verb, status);
     return said_nothing && status == CLI_DONE ? CLI_USAGE : status;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,20 +66,39 @@ static bool shows(void)
     return isatty(STDERR_FILENO) && (term == NULL || strcmp(term, "dumb") != 0);
 }
 
+// One line that fits: what goes beyond the edge could not be taken back.
+static void show_line(const char *what, const char *rest)
+{
+    struct winsize size = {0};
+    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    size_t room = columns - 1, end = strlen(rest);
+    char *clean = table_clean(what), *name = table_cut(clean, room > end ? room - end : 0);
+    fprintf(stderr, "\r\033[K%s%.*s", name, (int)room, rest);
+    fflush(stderr);
+    free(name);
+    free(clean);
+}
+
 void progress_set(struct progress *progress, double fraction)
 {
-    enum { WIDTH = 30 };
+    enum { WIDTH = 30, NARROW = 60 };
     int percent = (int)(fraction * 100);
+    char rest[WIDTH + 16], bar[WIDTH + 1];
+    struct winsize size = {0};
     if (!shows() || (progress->shown && percent == progress->last))
         return;
     progress->shown = true;
     progress->last = percent;
     int full = percent * WIDTH / 100;
-    fprintf(stderr, "\r\033[K%s [", progress->what);
     for (int i = 0; i < WIDTH; i++)
-        fputc(i < full ? '#' : '.', stderr);
-    fprintf(stderr, "] %3d %%", percent);
-    fflush(stderr);
+        bar[i] = i < full ? '#' : '.';
+    bar[WIDTH] = '\0';
+    bool narrow = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_col < NARROW;
+    if (narrow)
+        snprintf(rest, sizeof rest, " %d %%", percent);
+    else
+        snprintf(rest, sizeof rest, " [%s] %3d %%", bar, percent);
+    show_line(progress->what, rest);
 }
 
 void progress_amount(struct progress *progress, uint64_t bytes)
@@ -92,11 +112,12 @@ void progress_amount(struct progress *progress, uint64_t bytes)
 
 void progress_text(struct progress *progress, const char *text)
 {
+    char rest[80];
     if (!shows())
         return;
     progress->shown = true;
-    fprintf(stderr, "\r\033[K%s: %s", progress->what, text);
-    fflush(stderr);
+    snprintf(rest, sizeof rest, ": %s", text);
+    show_line(progress->what, rest);
 }
 
 void progress_end(struct progress *progress)

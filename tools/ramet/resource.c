@@ -48,12 +48,13 @@ int resource_remove(struct cli *cli, const struct verb *verb, const char *before
         const char *after, bool missing_is_fine)
 {
     int status = CLI_DONE;
-    json_t *removed = json_array();
+    json_t *results = json_array();
+    bool several = names[0] != NULL && names[1] != NULL;
     for (; *names != NULL; names++) {
         struct error err = {0};
         json_t *json = NULL;
         char *path = cli_path(before, *names, after);
-        int r = client_call(cli_server(cli), "DELETE", path, NULL, &json, &err);
+        int r = cli_try(cli, verb, "DELETE", path, NULL, &json, &err);
         free(path);
         const char *code = json_fields_get_text(json_object_get(json, "error"), "code");
         size_t length = strlen(code);
@@ -61,17 +62,17 @@ int resource_remove(struct cli *cli, const struct verb *verb, const char *before
         if (r < 0 && missing && missing_is_fine) {
             json_decref(json);
         } else if (r < 0) {
-            status = cli_fail_call(cli, verb, &err, json);
+            status = cli_fail_one(cli, verb, &err, json, results);
         } else {
             json_decref(json);
-            json_array_append_new(removed, json_pack("{s:s, s:s}", "name", *names, "state", "removed"));
+            json_array_append_new(results, json_pack("{s:s, s:s}", "name", *names, "state", "removed"));
             if (!cli->json)
                 printf("%s: removed\n", *names);
         }
     }
-    if (cli->json && status == CLI_DONE)
-        cli_print_json(json_array_size(removed) == 1 ? json_array_get(removed, 0) : removed);
-    json_decref(removed);
+    if (cli->json)
+        cli_print_json(several || json_array_size(results) == 0 ? results : json_array_get(results, 0));
+    json_decref(results);
     return status;
 }
 
@@ -82,7 +83,7 @@ static void print_members(const char *before, const json_t *object)
     json_t *value;
     json_object_foreach((json_t *)object, key, value)
     {
-        int width = 16 - (int)strlen(before);
+        int width = 26 - (int)strlen(before);
         if (strcmp(key, "memory") == 0 && json_is_object(value)) {
             print_members("memory ", value);
             continue;
@@ -96,7 +97,7 @@ static void print_members(const char *before, const json_t *object)
             printf("%-*s %lld (%s)\n", width, key, (long long)json_integer_value(value),
                     output_size((uint64_t)json_integer_value(value)));
         } else {
-            char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+            char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
             printf("%-*s %s\n", width, key, text);
             free(text);
         }

@@ -25,22 +25,14 @@ struct run_state {
     const struct verb *verb;
     const char *save_dir;
     unsigned saved_count;
-    int status;
+    int status, closed;
 };
 
-static void write_text(int fd, const json_t *text)
+// What cannot be written ends the run.
+static void write_text(struct run_state *state, int fd, const json_t *text)
 {
-    const char *bytes = json_string_value(text);
-    size_t size = json_string_length(text);
-    while (size > 0) {
-        ssize_t written = write(fd, bytes, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            return; // a reader that has gone; the code's end still counts
-        bytes += written;
-        size -= (size_t)written;
-    }
+    if (state->closed == CLI_DONE)
+        state->closed = stream_pass(state->verb, fd, json_string_value(text), json_string_length(text));
 }
 
 // ---- code ----
@@ -154,8 +146,9 @@ static void show_result(struct run_state *state, const json_t *result)
         if (state->save_dir == NULL)
             cli_note("ramet run: a figure came; --save FOLDER writes it to a file");
     } else if (json_is_string(text)) {
-        write_text(STDOUT_FILENO, text);
-        (void)!write(STDOUT_FILENO, "\n", 1);
+        write_text(state, STDOUT_FILENO, text);
+        if (state->closed == CLI_DONE)
+            state->closed = stream_pass(state->verb, STDOUT_FILENO, "\n", 1);
     }
 }
 
@@ -194,7 +187,7 @@ static int follow(struct run_state *state, struct client *client)
     while ((r = client_event(client, &event, &data, &err)) > 0) {
         bool last = strcmp(event, "done") == 0, failed = strcmp(event, "failed") == 0;
         if (strcmp(event, "stdout") == 0 || strcmp(event, "stderr") == 0)
-            write_text(strcmp(event, "stdout") == 0 ? STDOUT_FILENO : STDERR_FILENO,
+            write_text(state, strcmp(event, "stdout") == 0 ? STDOUT_FILENO : STDERR_FILENO,
                     json_object_get(data, "text"));
         else if (strcmp(event, "result") == 0 || strcmp(event, "display") == 0 ||
                  strcmp(event, "update_display") == 0)
@@ -207,8 +200,8 @@ static int follow(struct run_state *state, struct client *client)
             state->status = cli_fail(state->verb, "%s", json_fields_get_text(data, "message"));
         free(event);
         json_decref(data);
-        if (last || failed)
-            return state->status;
+        if (last || failed || state->closed != CLI_DONE)
+            return state->closed != CLI_DONE ? state->closed : state->status;
     }
     return cli_fail(state->verb, "%s", r < 0 ? err.text : "the daemon ended before the code did");
 }

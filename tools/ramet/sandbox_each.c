@@ -17,18 +17,18 @@ int sandbox_each(struct cli *cli, const struct verb *verb, const struct args *ar
         struct error err = {0};
         json_t *json = NULL;
         char *path = cli_path("/v1/sandboxes/", args->items[i], after);
-        int r = client_call(
-                cli_server(cli), method, path, body == NULL ? NULL : json_loads(body, 0, NULL), &json, &err);
+        int r = cli_try(
+                cli, verb, method, path, body == NULL ? NULL : json_loads(body, 0, NULL), &json, &err);
         free(path);
         if (r < 0) {
-            status = cli_fail_call(cli, verb, &err, json);
+            status = cli_fail_one(cli, verb, &err, json, results);
             continue;
         }
         if (!cli->json)
             sandbox_print_line(json);
         json_array_append_new(results, json);
     }
-    if (cli->json && json_array_size(results) > 0)
+    if (cli->json)
         cli_print_json(args->count == 1 ? json_array_get(results, 0) : results);
     json_decref(results);
     return status;

@@ -3,6 +3,7 @@
 #include "tools/ramet/shell.h"
 
 #include "tools/ramet/shell_quote.h"
+#include "tools/ramet/stream.h"
 #include "tools/ramet/upgrade.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/websocket.h"
@@ -149,18 +150,15 @@ static bool lost(struct shell *shell, const char *why)
     return false;
 }
 
-static void show(const void *bytes, size_t size)
+// A terminal that nobody sees is hung up.
+static bool show(struct shell *shell, const void *bytes, size_t size)
 {
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t written = write(STDOUT_FILENO, at, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written <= 0)
-            return;
-        at += written;
-        size -= (size_t)written;
-    }
+    int status = stream_pass(shell->verb, STDOUT_FILENO, bytes, size);
+    if (status == CLI_DONE)
+        return true;
+    shell->exited = true;
+    shell->status = status;
+    return false;
 }
 
 static void take_text(struct shell *shell, const struct websocket_message *message)
@@ -180,8 +178,7 @@ static bool take_message(struct shell *shell, const struct websocket_message *me
     uint8_t copy[125];
     switch (message->opcode) {
     case WEBSOCKET_BINARY:
-        show(message->bytes, message->size);
-        return true;
+        return show(shell, message->bytes, message->size);
     case WEBSOCKET_TEXT:
         take_text(shell, message);
         return true;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,36 @@ int stream_upload(struct cli *cli, const struct verb *verb, const char *method, 
     return status;
 }
 
+int stream_pass(const struct verb *verb, int fd, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t written = write(fd, at, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0 && errno == EPIPE)
+            return CLI_PIPE_CLOSED;
+        if (written < 0)
+            return cli_fail(verb, "standard %s cannot be written: %s",
+                    fd == STDOUT_FILENO ? "output" : "error", strerror(errno));
+        at += written;
+        size -= (size_t)written;
+    }
+    return CLI_DONE;
+}
+
+static void look_for_reader(void *context, unsigned seconds)
+{
+    struct pollfd poll_fd = {.fd = STDOUT_FILENO};
+    if (poll(&poll_fd, 1, 0) > 0 && poll_fd.revents & POLLERR)
+        _exit(CLI_PIPE_CLOSED);
+}
+
+void stream_end_with_reader(void)
+{
+    client_on_wait(look_for_reader, NULL);
+}
+
 int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
         struct progress *progress, uint64_t *ret_bytes)
 {
@@ -87,7 +118,9 @@ int stream_receive(const struct verb *verb, struct client *client, int fd, const
             if (written < 0 && errno == EINTR)
                 continue;
             if (written < 0) {
-                status = cli_fail(verb, "%s cannot be written: %s", name, strerror(errno));
+                status = errno == EPIPE && fd == STDOUT_FILENO
+                                 ? CLI_PIPE_CLOSED
+                                 : cli_fail(verb, "%s cannot be written: %s", name, strerror(errno));
                 break;
             }
             done += written;
@@ -115,7 +148,11 @@ int stream_file_create(const struct verb *verb, const char *path, struct stream_
         abort();
     file.fd = mkostemp(file.temporary, O_CLOEXEC);
     if (file.fd < 0) {
-        int status = cli_fail(verb, "%s cannot be written: %s", path, strerror(errno));
+        int status = errno == ENOENT ? cli_fail(verb,
+                                               "the folder that %s is to be in does not exist; make it "
+                                               "(mkdir -p), or name another",
+                                               path)
+                                     : cli_fail(verb, "%s cannot be written: %s", path, strerror(errno));
         free(file.temporary);
         return status;
     }

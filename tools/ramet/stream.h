@@ -12,6 +12,12 @@ int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t
 // When this breaks off, the daemon keeps nothing.
 int stream_upload(struct cli *cli, const struct verb *verb, const char *method, const char *path, int fd,
         uint64_t size, const char *name, json_t **ret_json);
+// What a command in a sandbox wrote, to standard output or error. CLI_PIPE_CLOSED: nobody reads it any more,
+// without a sentence.
+int stream_pass(const struct verb *verb, int fd, const void *bytes, size_t size);
+// From now on this program ends within a second when nobody reads its standard output any more, also when
+// there is nothing to write: for what is followed for ever.
+void stream_end_with_reader(void);
 // The rest of the answer into fd. `progress` may be NULL.
 int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
         struct progress *progress, uint64_t *ret_bytes);

@@ -138,24 +138,35 @@ static const char *color_of(const char *cell)
     return NULL;
 }
 
-// At most so many columns of a text, with an ellipsis in the last one when it is longer.
-static size_t print_cut(const char *text, size_t width)
+char *table_cut(const char *text, size_t width)
 {
-    size_t used = 0, room = table_width(text) > width ? width - 1 : width;
+    size_t used = 0, room = table_width(text) > width ? (width > 0 ? width - 1 : 0) : width;
+    char *cut = malloc(strlen(text) + 4), *out = cut;
+    if (cut == NULL)
+        abort();
     while (*text != '\0') {
         wchar_t character;
         size_t size = take_character(text, &character);
         int one = character_width(character);
         if (used + (one < 0 ? 1 : (size_t)one) > room)
             break;
-        fwrite(text, 1, size, stdout);
+        out = mempcpy(out, text, size);
         used += one < 0 ? 1 : (size_t)one;
         text += size;
     }
-    if (*text != '\0') {
-        fputs("\xe2\x80\xa6", stdout);
-        used++;
-    }
+    if (*text != '\0' && width > 0)
+        out = stpcpy(out, "\xe2\x80\xa6");
+    *out = '\0';
+    return cut;
+}
+
+// Returns how many columns it took.
+static size_t print_cut(const char *text, size_t width)
+{
+    char *cut = table_cut(text, width);
+    size_t used = table_width(cut);
+    fputs(cut, stdout);
+    free(cut);
     return used;
 }
 
@@ -212,7 +223,7 @@ void table_print(struct table *table)
     size_t room = terminal ? terminal_width() : 0;
     if (room > 0)
         fit(table, room);
-    if (terminal && table->count > 0)
+    if (terminal) // also where there is nothing: else a person sees no answer at all
         print_row(table, table->heads, true, color);
     for (size_t r = 0; r < table->count; r++) {
         print_row(table, (const char *const *)table->rows[r], false, color);

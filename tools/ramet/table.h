@@ -16,6 +16,8 @@ void table_print(struct table *table); // to stdout, and frees it
 
 // Columns that a text takes on a terminal.
 size_t table_width(const char *text);
+// At most so many columns of it, with an ellipsis in the last one when it is longer; malloc'ed.
+char *table_cut(const char *text, size_t width);
 // The same text without what a terminal would act on; malloc'ed.
 char *table_clean(const char *text);
 // Is this descriptor a terminal that wants colours? (NO_COLOR, TERM=dumb)

@@ -22,7 +22,7 @@ enum { POLL_MS = 20, EXTRA_MAX = 48 };
 struct up {
     struct cli *cli;
     const struct verb *verb;
-    const char *store, *kernel, *log, *accel;
+    const char *store, *kernel, *log, *accel, *listen;
     uint64_t shards;
     bool log_requests;
     const char **extra; // options for the daemon, as they were given
@@ -46,6 +46,11 @@ static int check_running(struct up *up, const json_t *store, bool store_given)
         return cli_fail(up->verb,
                 "the daemon at %s serves the store %s, not %s; use another --run for that one",
                 cli_run_dir(up->cli), directory, up->store);
+    if (up->extra_count > 0 || up->kernel != NULL || up->accel != NULL || up->listen != NULL ||
+            up->shards != 0 || up->log_requests)
+        cli_note("note: the daemon runs already, with the options that it was started with; `ramet down`, "
+                 "and then "
+                 "this again, gives it these (sandboxes run on meanwhile)");
     if (up->cli->json)
         cli_print_json(store);
     else
@@ -106,7 +111,7 @@ static pid_t spawn_daemon(struct up *up)
     char program[2 * PATH_MAX], shards[24];
     snprintf(program, sizeof program, "%s/rametd", up->cli->libexec_dir);
     snprintf(shards, sizeof shards, "%llu", (unsigned long long)up->shards);
-    const char *argv[16 + EXTRA_MAX] = {
+    const char *argv[20 + EXTRA_MAX] = {
             program, "--store", up->store, "--run", cli_run_dir(up->cli), "--kernel-dir", up->kernel};
     size_t count = 7;
     if (up->shards != 0) {
@@ -116,6 +121,10 @@ static pid_t spawn_daemon(struct up *up)
     if (up->accel != NULL) {
         argv[count++] = "--accel";
         argv[count++] = up->accel;
+    }
+    if (up->listen != NULL) {
+        argv[count++] = "--listen";
+        argv[count++] = up->listen;
     }
     if (up->log_requests)
         argv[count++] = "--log-requests";
@@ -226,8 +235,9 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     bool no_kernel = false;
     struct args_option options[] = {{"store", 0, ARGS_TEXT, &cli->store_dir},
             {"kernel-dir", 0, ARGS_TEXT, &up.kernel}, {"log", 0, ARGS_TEXT, &up.log},
-            {"accel", 0, ARGS_TEXT, &up.accel}, {"shards", 0, ARGS_NUMBER, &up.shards},
-            {"log-requests", 0, ARGS_FLAG, &up.log_requests}, {"no-kernel", 0, ARGS_FLAG, &no_kernel}, {0}};
+            {"listen", 0, ARGS_TEXT, &up.listen}, {"accel", 0, ARGS_TEXT, &up.accel},
+            {"shards", 0, ARGS_NUMBER, &up.shards}, {"log-requests", 0, ARGS_FLAG, &up.log_requests},
+            {"no-kernel", 0, ARGS_FLAG, &no_kernel}, {0}};
     struct args args;
     json_t *store = NULL;
     int status;
@@ -266,6 +276,7 @@ const struct verb verb_up = {"up", "up [--store DIR] [options] [-- DAEMON-OPTION
         "  --no-kernel       do not prepare one: plain disks need none\n"
         "  --log FILE        default: RUNDIR/rametd.log\n"
         "  --log-requests    log every call\n"
+        "  --listen [ADDRESS:]PORT  serve the API over TCP too, to those with a key (`ramet help key`)\n"
         "  --accel KIND      auto, kvm or tcg\n"
         "  --shards N        I/O threads\n"
         "  -- OPTIONS        of rametd, as they are: -- --quota 100G --seal-age 60 (rametd --help lists "

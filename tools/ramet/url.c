@@ -17,8 +17,9 @@ static void print_made(const json_t *json, const char *sandbox)
     printf("%s\n", url[0] == '\0' ? json_fields_get_text(json, "path") : url);
     fflush(stdout);
     if (url[0] == '\0')
-        cli_note("The daemon listens on no TCP port, so this path is served on its unix socket alone; start "
-                 "it with `rametd --listen 7480`.");
+        cli_note("The daemon listens on no TCP port, so this path is served on its unix socket alone; `ramet "
+                 "down` "
+                 "and `ramet up --listen 7480` give it one (sandboxes run on meanwhile).");
     if (host_url[0] != '\0')
         cli_note("For apps that need to stand at the top of a site: %s", host_url);
     cli_note("It is shown this once, %s%s, and `ramet url rm %s %s` revokes it.",

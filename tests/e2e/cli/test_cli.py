@@ -235,6 +235,35 @@ class Looks(rig.Case):
             self.assertEqual("\033[" in shown, colored, env)
         self.assertNotIn("\033", "".join(run("--run", self.daemon.run, "show", "nobody")[1:]))
 
+    def test_several_at_once_are_one_document(self):
+        for name in ("a", "b"):
+            self.daemon.ramet("volume", "create", name, "1M")
+        removed = json.loads(self.daemon.ramet("--json", "volume", "rm", "a", "nobody", "b", status=1))
+        self.assertEqual([thing.get("name") for thing in removed], ["a", None, "b"])
+        self.assertEqual(removed[1]["error"]["code"], "volume.not_found")
+        stopped = json.loads(self.daemon.ramet("stop", "x", "y", "--json", status=1))
+        self.assertEqual([thing["error"]["code"] for thing in stopped], ["sandbox.not_found"] * 2)
+
+    def test_output_that_goes_nowhere(self):
+        for number in range(3):
+            self.daemon.ramet("volume", "create", f"v{number}", "1M")
+        here = [RAMET, "--run", self.daemon.run]
+        for words in (["volume", "ls"], ["--json", "volume", "ls"], ["help"], ["help", "--man"], ["version"]):
+            for redirection, status, said in ((">/dev/full", 1, "No space left|is there room"), (">&-", 1, "cannot be written"), ("| true", 141, "^$")):
+                line = f'trap "" PIPE; "$@" {redirection}'
+                if redirection == "| true":    # nobody has it open any more when this begins
+                    line = 'exec 3> >(exec true); wait $!; "$@" >&3'
+                result = subprocess.run(["bash", "-c", line, "bash", *here, *words], capture_output=True, text=True, env=CLEAN,
+                                        stdin=subprocess.DEVNULL, timeout=rig.HANG_SECS, check=False)
+                self.assertEqual(result.returncode, status, (words, redirection, result.stderr))
+                self.assertRegex(result.stderr, said, (words, redirection))
+        # What would be printed does not go to the daemon in the place of standard output.
+        self.assertNotRegex(self.daemon.log(), "(?i)malformed|bad request")
+        result = subprocess.run(["bash", "-c", '"$@" <&-', "bash", *here, "volume", "import", "x", "-", "--size", "1M"], capture_output=True,
+                                text=True, env=CLEAN, timeout=rig.HANG_SECS, check=False)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
+        self.assertIn("standard input cannot be read", result.stderr)
+
     def test_an_interrupted_export_leaves_nothing(self):
         self.daemon.ramet("volume", "create", "v", "1M")
         os.mkfifo(self.path("never"))
@@ -294,6 +323,13 @@ class FirstTenMinutes(rig.Case):
                 self.assertEqual((code, out), (status, ""), errors)
                 self.assertRegex(errors, said)
                 self.assertRegex(errors, r"^ramet")
+                if "shell" in words:    # a terminal has no JSON
+                    continue
+                # For a program the same sentence, as one object on standard output.
+                code, out, _ = run("--json", *words)
+                self.assertEqual(code, status)
+                self.assertRegex(json.loads(out)["error"]["message"] + errors, said)
+                self.assertIn(json.loads(out)["error"]["message"], errors.split("\n")[0])
 
     def test_a_full_store_says_so(self):
         self.daemon.stop()

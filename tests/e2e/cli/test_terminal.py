@@ -2,6 +2,7 @@
 """The command line's terminal and its copies, on one machine: by the unix socket and by TCP with a key."""
 import fcntl
 import hashlib
+import json
 import os
 import pty
 import re
@@ -87,7 +88,7 @@ class Terminal(rig.Case):
 
     def test_all(self):
         self.remote = {"RAMET_API": self.daemon.url, "RAMET_API_KEY": self.daemon.make_key()["key"]}
-        for part in (self.keys_and_size, self.ways_out, self.without_a_terminal, self.exec_options, self.by_tcp, self.files, self.folders,
+        for part in (self.keys_and_size, self.ways_out, self.without_a_terminal, self.exec_options, self.readers_that_leave, self.by_tcp, self.files, self.folders,
                      self.interrupted, self.between, self.bench, self.a_lost_daemon):
             with self.subTest(part=part.__name__):
                 part()
@@ -156,6 +157,28 @@ class Terminal(rig.Case):
                              input="typed", capture_output=True, text=True, env={**os.environ, "FROM_HERE": "yes"})
         self.assertEqual(out.stdout, "3,two words,yes\ntyped", out.stderr)
         self.assertEqual(self.daemon.ramet("exec", "box", "--timeout", "0.5", "sleep 100", status=124), "")
+
+    def readers_that_leave(self):
+        """Nobody reads any more, or nothing fits: the program ends, and says so where it is a failure."""
+        def line(words):
+            return subprocess.run(["bash", "-c", f'trap "" PIPE; ramet() {{ "$RAMET" --run "$RUN" "$@"; }}; {words}; echo "${{PIPESTATUS[0]}}"'],
+                                  env={**os.environ, "RAMET": RAMET, "RUN": self.daemon.run}, capture_output=True, text=True,
+                                  stdin=subprocess.DEVNULL, timeout=rig.HANG_SECS)
+        self.sh("echo one > /dev/console")
+        self.daemon.ramet("job", "start", "box", "--name", "ticks", "--", "sh", "-c", "echo first; sleep 1000")
+        for words, out in (("ramet exec box yes | head -n 1", "y\n141\n"), ("ramet logs -f box | head -n 1", None), ("ramet events -f | true", "141\n"),
+                           ("ramet job logs -f box ticks | head -n 1", "first\n141\n"), ("ramet shell box yes | head -n 1", None),
+                           ("ramet exec box echo x > /dev/full", "1\n")):
+            result = line(words)
+            self.assertTrue(result.stdout.endswith("141\n") if out is None else result.stdout.replace("\r", "") == out, (words, result))
+            self.assertEqual("cannot be written: No space left" in result.stderr, "full" in words, (words, result))
+        self.until(lambda: "yes" not in self.sh("ps -eo comm").split())    # and the commands with it
+        events = [json.loads(text) for text in self.daemon.ramet("--json", "job", "logs", "box", "ticks").splitlines()]
+        self.assertEqual([(event["event"], event.get("text")) for event in events], [("stdout", "first\n"), ("end", None)])
+        self.assertIn("one", self.daemon.json("logs", "box")["text"])
+        self.daemon.ramet("job", "rm", "--force", "box", "ticks")
+        self.daemon.ramet("export", "box", self.path("archive"), status=1)
+        self.assertIn("`ramet snapshot box --name NAME`", self.daemon.stderr)
 
     def by_tcp(self):
         def ramet(*words, **more):
