@@ -183,7 +183,9 @@ class Jobs(rig.Case):
         self.assertEqual("".join(d["text"] for _, e, d in rest if e == "stdout"), wanted[-7:])
         self.assertEqual(call("GET", path + "/logs", headers={"Last-Event-ID": "seven"}).status, 400)
         future = self.events(path + "/logs", {"Last-Event-ID": f"{size + 100}.0"})
-        self.assertEqual([e for _, e, _ in future], ["end"])
+        self.assertEqual((future[0][1], future[0][2]), ("gap", {"stream": "stdout", "from": size + 100, "to": size - (1 << 20)}))
+        self.assertEqual("".join(d["text"] for _, e, d in future if e == "stdout"), wanted[-(1 << 20):])
+        self.assertEqual(future[-1][1], "end")
 
     def terminals(self):
         ws = Socket(self.daemon, "/v1/sandboxes/box/exec/pty?rows=30&columns=100&term=dumb")
@@ -270,6 +272,9 @@ class Jobs(rig.Case):
             self.assertEqual((answer.status, answer.headers["Content-Range"]), (status, told), given)
             if body is not None:
                 self.assertEqual(answer.body, body)
+        for path, status in (("data", 200), ("no-such", 404)):    # X17
+            answer = call("HEAD", at + "/content?path=" + path)
+            self.assertEqual((answer.status, answer.body), (status, b""))
         self.assertEqual(call("POST", at + "/move", {"from": "data", "to": "deep/er/data"}).status, 204)
         self.assertEqual(call("GET", at + "/content?path=deep/er/data").body, b"0123456789")
         self.assertEqual(call("POST", at + "/move", {"from": "data", "to": "x"}).status, 404)
