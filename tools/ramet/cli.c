@@ -2,6 +2,7 @@
 #include "tools/ramet/cli.h"
 
 #include "tools/ramet/hint.h"
+#include "tools/ramet/interrupt.h"
 #include "tools/ramet/output.h"
 #include "tools/ramet/suggest.h"
 #include "vmglue/json_fields.h"
@@ -168,7 +169,8 @@ static int fail_no_part(const struct verb *verb, const char *word)
         return cli_fail_usage(verb, "say what: %s", list);
     const char *nearest = suggest_nearest(word, names);
     if (nearest != NULL)
-        return cli_fail_usage(verb, "there is no \"%s %s\"; did you mean \"%s\"?", verb->name, word, nearest);
+        return cli_fail_usage(verb, "there is no \"%s %s\"; did you mean \"%s %s\"?", verb->name, word,
+                verb->name, nearest);
     return cli_fail_usage(verb, "there is no \"%s %s\"; there are %s", verb->name, word, list);
 }
 
@@ -176,10 +178,20 @@ int cli_run_part(struct cli *cli, const struct verb *verb, const struct verb *pa
 {
     struct verb whole = *verb;
     whole.parts = parts;
-    if (argv[0] != NULL && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
+    // Options that every verb takes may also stand before the part's name.
+    struct args_option options[CLI_COMMON_OPTIONS + 1] = {{0}};
+    char message[512];
+    cli_common_options(cli, options);
+    int taken = args_take_options(argv, options, message, sizeof message);
+    if (taken < 0 && verb->run == NULL)
+        return cli_fail_usage(verb, "%s", message);
+    argv += taken > 0 ? taken : 0;
+    if (argv[0] == NULL && cli->help) {
         cli_help(&whole);
         return CLI_DONE;
     }
+    if (verb->run != NULL && (argv[0] == NULL || argv[0][0] == '-')) // it means something alone, too
+        return verb->run(cli, verb, argv);
     const struct verb *part = argv[0] == NULL ? NULL : cli_find_part(&whole, argv[0]);
     if (part == NULL)
         return fail_no_part(&whole, argv[0]);
@@ -366,14 +378,30 @@ static void show_waiting(void *context, unsigned seconds)
         progress_text(context, text);
 }
 
+// Ctrl-C ends this program, and not what the daemon has begun: half a machine would be nobody's.
+static void say_interrupted(void *context)
+{
+    const struct verb *verb = context;
+    const char *space = strchr(verb->name, ' ');
+    cli_note("ramet %s: interrupted; the daemon finishes what it has begun: `ramet %.*sls` shows what came "
+             "of it",
+            verb->name, space == NULL ? 0 : (int)(space - verb->name) + 1, verb->name);
+}
+
 int cli_try(struct cli *cli, const struct verb *verb, const char *method, const char *path, json_t *body,
         json_t **ret_json, struct error *err)
 {
     struct progress progress = {.what = verb->name};
+    struct interrupt *interrupt = NULL;
+    if (method == NULL) {
+        interrupt_start();
+        interrupt = interrupt_add(say_interrupted, (void *)verb);
+    }
     client_on_wait(show_waiting, &progress);
     int r = method == NULL ? client_create(cli_server(cli), path, body, ret_json, err)
                            : client_call(cli_server(cli), method, path, body, ret_json, err);
     client_on_wait(NULL, NULL);
+    interrupt_remove(interrupt);
     progress_end(&progress);
     return r;
 }

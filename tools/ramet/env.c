@@ -123,11 +123,6 @@ static const struct verb parts[] = {
         {0},
 };
 
-static int run(struct cli *cli, const struct verb *verb, char **argv)
-{
-    return cli_run_part(cli, verb, parts, argv);
-}
-
 const struct verb verb_env = {"env", "env ls [--values] | env set NAME=VALUE... | env unset NAME...",
         "Show and change the variables that the commands of every sandbox get",
         "What is set here counts for commands, jobs, terminals and code contexts that are started from now "
@@ -141,4 +136,4 @@ const struct verb verb_env = {"env", "env ls [--values] | env set NAME=VALUE... 
         "  env ls [--values]\n"
         "  env set NAME=VALUE... | env set NAME < FILE\n"
         "  env unset NAME...\n",
-        run, .parts = parts};
+        .parts = parts};

@@ -92,6 +92,16 @@ static int help_about(struct cli *cli, const char *word, const char *part)
     return CLI_DONE;
 }
 
+static void print_verbs_json(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; verbs[i] != NULL; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "verb", verbs[i]->name, "usage",
+                                            verbs[i]->usage, "summary", verbs[i]->summary));
+    cli_print_json(list);
+    json_decref(list);
+}
+
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     bool page = false;
@@ -104,6 +114,10 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         return help_about(cli, args.items[0], args.items[1]);
     if (page) {
         print_page();
+        return CLI_DONE;
+    }
+    if (cli->json) {
+        print_verbs_json();
         return CLI_DONE;
     }
     printf("usage: ramet [--run RUNDIR | --server URL] [--json] VERB ...\n\n"

@@ -120,6 +120,10 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
         json_decref(body);
         return CLI_USAGE;
     }
+    if (json_object_size(body) == 0) {
+        json_decref(body);
+        return cli_fail_usage(verb, "say what is to change: --name, --ttl, --idle, --label, --env ...");
+    }
     return call_one(cli, verb, "PATCH", args.items[0], "", body);
 }
 

@@ -19,7 +19,7 @@ void sandbox_print_line(const json_t *sandbox)
     else if (strcmp(state, "stopped") == 0)
         printf(" (%s)", json_fields_get_bool(sandbox, "memory_kept") ? "memory and disk kept" : "disk kept");
     else if (strcmp(state, "paused") == 0)
-        printf(" (`ramet resume` lets it go on)");
+        printf(" (`ramet resume %s` lets it go on)", json_fields_get_text(sandbox, "name"));
     if (reason[0] != '\0')
         printf(": %s", reason);
     putchar('\n');

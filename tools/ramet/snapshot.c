@@ -21,7 +21,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     if (argv[0] != NULL &&
             (strcmp(argv[0], "ls") == 0 || strcmp(argv[0], "show") == 0 || strcmp(argv[0], "rm") == 0))
-        return verb_snapshots.run(cli, &verb_snapshots, argv);
+        return cli_run(cli, &verb_snapshots, argv);
     const char *name = NULL;
     bool wait = false, best_effort = false, good = true;
     struct args_list labels = {0};

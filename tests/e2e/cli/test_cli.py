@@ -157,6 +157,9 @@ class Remote(rig.Case):
         self.daemon.start("--listen", "0", "--tls-cert", wrong, "--tls-key", wrong_key)
         self.fails("not trusted", "ls", "--server", self.daemon.url, "--ca", wrong, env=key)
 
+    def is_connected(self, pid):
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd") if int(fd) > 2)
+
     def test_A03_a_daemon_that_never_answers(self):
         """Every verb ends with a sentence, by socket and by TCP."""
         self.daemon.start("--listen", "0")
@@ -177,6 +180,12 @@ class Remote(rig.Case):
                         for verb in verbs if verb not in silent]
             children.append(("ls by TCP", subprocess.Popen([RAMET, "--server", self.daemon.url, "ls"], text=True, stdin=subprocess.DEVNULL,
                                                            env={**CLEAN, "RAMET_API_KEY": key}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
+            # Ctrl-C says that the daemon may still do it.
+            child = subprocess.Popen([RAMET, "--run", self.daemon.run, "volume", "create", "late", "1M"], env=CLEAN, text=True, stderr=subprocess.PIPE)
+            self.until(lambda: child.poll() is not None or self.is_connected(child.pid))
+            child.send_signal(signal.SIGINT)
+            self.assertRegex(child.communicate(timeout=rig.HANG_SECS)[1], "interrupted.*`ramet volume ls`")
+            self.assertEqual(child.returncode, 130)
             for verb, child in children:
                 out, errors = child.communicate(timeout=rig.HANG_SECS)
                 child.stdout.close()
@@ -213,6 +222,13 @@ class Looks(rig.Case):
                       ["import", self.path("archive"), "--prefix", "x-"], ["volume", "export", "w", self.path("disk")],
                       ["volume", "rm", "w"], ["snapshots", "rm", "s", "x-s"], ["key", "rm", "k"]):
             ramet(*words)
+        # The options of every verb may stand before a part, and `snapshots` alone lists.
+        ramet("volume", "create", "y", "1M")
+        ramet("volume", "snapshot", "y", "before")
+        self.assertEqual(json.loads(self.daemon.ramet("volume", "--json", "ls"))[-1]["name"], "y")
+        self.assertEqual(ramet("snapshots", "rename", "before", "after")["name"], "after")
+        self.assertEqual(json.loads(self.daemon.ramet("snapshots", "--json"))[-1]["name"], "after")
+        self.assertEqual([row["verb"] for row in ramet("help")], all_verbs())
         # A failure is the API's object too.
         error = json.loads(self.daemon.ramet("--json", "show", "nobody", status=1))
         self.assertEqual(error["error"]["code"], "sandbox.not_found")
@@ -306,6 +322,9 @@ class FirstTenMinutes(rig.Case):
             (run_dir + ["create", "box", "--label", "x"], 2, "NAME=VALUE"),
             (run_dir + ["volume", "show", "dta"], 1, 'did you mean "data"'), (run_dir + ["snapshots", "show", "pont"], 1, 'did you mean "point"'),
             (run_dir + ["template", "show", "agent-base"], 1, "ramet template build"), (run_dir + ["shell", "box"], 1, "ramet ls"),
+            (run_dir + ["update", "box"], 2, "what is to change"), (run_dir + ["snapshots", "sho"], 2, 'did you mean "snapshots show"'),
+            (run_dir + ["volume", "--frob", "ls"], 2, "unknown option --frob"), (["--run", self.daemon.run + "/api.sock", "ls"], 1, "names the folder"),
+            (["--server", "unix://" + self.daemon.run, "ls"], 1, "the socket itself"),
             (run_dir + ["cp", "a", "b"], 2, "NAME:PATH"), (run_dir + ["cp", self.path("none"), "box:x"], 1, "there is no|ramet ls"),
             (run_dir + ["forward", "box", "http"], 2, "8080:80"), (run_dir + ["volume", "create", "data", "1M"], 1, "taken|already"),
             (run_dir + ["volume", "create", "big", "huge"], 2, "512M"), (run_dir + ["import", self.path("none")], 1, "cannot be read"),
@@ -384,7 +403,7 @@ class Shells(rig.Case):
                             ("ramet create --size ", ["small", "default", "large"]), ("ramet create --pers", ["--persistent"]),
                             ("ramet volume fork ", ["data", "point"]), ("ramet key rm ", ["mine"]), ("ramet help vol", ["volume"]),
                             ("ramet help volume fo", ["fork"]), ("ramet import fi", ["file.tar"]), ("ramet nonsense ", []),
-                            ("ramet restore box po", ["point"])):
+                            ("ramet restore box po", ["point"]), ("ramet snapshots rm po", ["point"]), ("ramet snapshots re", ["rename"])):
             self.assertEqual(self.bash(line), words, line)
         self.assertEqual(self.bash("ramet "), all_verbs())
         # What a guest calls its files is no command of this shell.
