@@ -267,8 +267,9 @@ int agent_clock_offset(struct agent *agent, unsigned timeout_ms, int64_t *ret_of
     int result = agent_call_simple(agent, AGENT_PING, NULL, false, timeout_ms, fields, sizeof fields, err);
     if (result < 0)
         return result;
-    uint64_t half_ns = (agent_clock_ns() - began_ns) / 2;
+    // Before the end of the round trip is read: what a busy host puts between the two is a part of the doubt.
     clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t half_ns = (agent_clock_ns() - began_ns) / 2;
     agent_note_round_trip(agent, 2 * half_ns);
     struct agent_cursor cursor = agent_cursor_over(fields, sizeof fields);
     // A guest may say anything; the difference wraps, and is only compared.

@@ -13,7 +13,7 @@ import time
 import unittest
 
 DRIVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "vmglue", "guest", "context")
-HANG_SECS = 120    # only to end a test that would hang
+HANG_SECS = 300    # only to end a test that would hang
 
 
 def find_python(modules):

@@ -25,6 +25,8 @@
 
 #include <cmocka.h>
 
+enum { PATIENCE_MS = 120000 }; // of calls that are to succeed: it only ends a test that would hang
+
 struct guest {
     pid_t pid;
     char directory[64], socket_path[100];
@@ -62,7 +64,7 @@ static inline void guest_start(struct guest *guest, uid_t uid)
         _exit(1);
     }
     struct error err;
-    int result = agent_connect(guest->socket_path, 20000, &guest->agent, &err);
+    int result = agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err);
     if (result < 0)
         fail_msg("agent_connect: %s", err.text);
 }

@@ -76,7 +76,7 @@ static inline struct agent_frame raw_await(struct raw *raw, uint16_t type, uint3
 {
     struct agent_frame frame;
     do {
-        if (!raw_next(raw, &frame, 20000))
+        if (!raw_next(raw, &frame, PATIENCE_MS))
             fail_msg("no frame of type %u on stream %u came", type, stream);
     } while (frame.type != type || frame.stream != stream);
     return frame;
@@ -150,6 +150,6 @@ static inline void take_back(struct guest *guest, struct raw *raw)
     struct error err;
     if (raw != NULL)
         raw_close(raw);
-    if (agent_connect(guest->socket_path, 20000, &guest->agent, &err) < 0)
+    if (agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err) < 0)
         fail_msg("%s", err.text);
 }

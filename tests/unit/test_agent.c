@@ -167,18 +167,23 @@ static void timeout_kills_everything(void **state)
     struct guest *guest = *state;
     if (!have_cgroup(guest))
         skip();
-    char command[300];
+    char command[300], pid_path[100];
     snprintf(command, sizeof command,
             "setsid sh -c 'echo $$ > %s/pid; sleep 1000' & trap '' TERM INT; echo begun; while :; do sleep "
             "1; done",
             guest->directory);
-    struct agent_exec_result result =
-            run(guest, &(struct agent_exec){.shell_command = command, .timeout_ms = 1000});
-    assert_true(result.timed_out);
-    assert_int_equal(result.signal, 9);
-    assert_int_equal(result.exit_code, 137);
-    assert_string_equal(result.out, "begun\n");
-    agent_exec_result_free(&result);
+    snprintf(pid_path, sizeof pid_path, "%s/pid", guest->directory);
+    bool begun = false;
+    for (unsigned ms = 1000; !begun && ms < PATIENCE_MS; ms *= 4) { // a slow machine needs more to begin
+        struct agent_exec_result result =
+                run(guest, &(struct agent_exec){.shell_command = command, .timeout_ms = ms});
+        assert_true(result.timed_out);
+        assert_int_equal(result.signal, 9);
+        assert_int_equal(result.exit_code, 137);
+        begun = strcmp(result.out, "begun\n") == 0 && access(pid_path, F_OK) == 0;
+        agent_exec_result_free(&result);
+    }
+    assert_true(begun);
     // The child that left the session is gone, too (or its number is already somebody else's).
     snprintf(command, sizeof command,
             "p=$(cat %s/pid); while grep -q 'sleep' /proc/$p/cmdline 2>/dev/null; do sleep 0.05; done; echo "
@@ -217,17 +222,23 @@ static void count_output(void *context, int stream, const void *bytes, size_t si
     counter->bytes[stream - 1] += size;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { FLOOD_BYTES = 30000000 }; // each takes many times as long there
+#else
+enum { FLOOD_BYTES = 300000000 };
+#endif
+
 static void flood_on_both_streams(void **state)
 {
     struct counter counter = {0};
-    struct agent_exec exec = {
-            .shell_command = "head -c 300000000 /dev/zero & head -c 300000000 /dev/zero >&2; wait; exit 3",
-            .on_output = count_output,
-            .context = &counter};
+    char command[120];
+    struct agent_exec exec = {.shell_command = command, .on_output = count_output, .context = &counter};
+    snprintf(command, sizeof command, "head -c %d /dev/zero & head -c %d /dev/zero >&2; wait; exit 3",
+            FLOOD_BYTES, FLOOD_BYTES);
     struct agent_exec_result result = run(*state, &exec);
     assert_int_equal(result.exit_code, 3);
-    assert_int_equal(counter.bytes[0], 300000000);
-    assert_int_equal(counter.bytes[1], 300000000);
+    assert_int_equal(counter.bytes[0], FLOOD_BYTES);
+    assert_int_equal(counter.bytes[1], FLOOD_BYTES);
     agent_exec_result_free(&result);
 }
 
@@ -322,7 +333,7 @@ static void agent_leaves_no_zombies(void **state)
     char command[200];
     assert_shell(guest, "for i in $(seq 50); do (true & ) ; done; echo", 0, "\n");
     snprintf(command, sizeof command,
-            "for i in $(seq 100); do z=$(ps -o stat= --ppid %d | grep -c Z); [ $z = 0 ] && break; sleep "
+            "for i in $(seq 2400); do z=$(ps -o stat= --ppid %d | grep -c Z); [ $z = 0 ] && break; sleep "
             "0.05; done; echo $z",
             (int)guest->pid);
     assert_shell(guest, command, 0, "0\n");

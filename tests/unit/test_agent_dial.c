@@ -66,7 +66,7 @@ static int dial(struct guest *guest, const char *target)
 {
     struct error err;
     int fd = -1;
-    if (agent_dial(guest->agent, target, 10000, &fd, &err) < 0)
+    if (agent_dial(guest->agent, target, PATIENCE_MS, &fd, &err) < 0)
         fail_msg("%s: %s", target, err.text);
     return fd;
 }
@@ -251,10 +251,10 @@ static void closing_and_disconnecting_leave_nothing_open(void **state)
     wait_fd(fd, POLLIN);
     assert_int_equal(recv(fd, &byte, 1, 0), 0);
     close(fd);
-    assert_int_equal(agent_connect(guest->socket_path, 20000, &guest->agent, &err), 0);
+    assert_int_equal(agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err), 0);
     // The agent's own sockets: the listener, the connection, nothing else; the server sees all of them end.
     snprintf(command, sizeof command,
-            "for i in $(seq 500); do n=$(ls -l /proc/%d/fd | grep -c socket); [ $n -le 2 ] && break; sleep "
+            "for i in $(seq 6000); do n=$(ls -l /proc/%d/fd | grep -c socket); [ $n -le 2 ] && break; sleep "
             "0.02; "
             "done; echo $n",
             (int)guest->pid);

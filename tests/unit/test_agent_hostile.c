@@ -33,7 +33,7 @@ static void answer_hello(struct raw *raw, enum lie lie)
 {
     struct agent_frame hello;
     struct agent_builder fields = {0};
-    assert_true(raw_next(raw, &hello, 20000));
+    assert_true(raw_next(raw, &hello, PATIENCE_MS));
     raw->epoch = raw->decoder.epoch = hello.epoch;
     agent_builder_u32(&fields, lie == OTHER_VERSION ? 77 : AGENT_VERSION);
     agent_builder_u32(&fields, 0);
@@ -109,7 +109,7 @@ static void *lie_main(void *argument)
     assert_int_equal(agent_decoder_init(&raw.decoder, true), 0);
     answer_hello(&raw, liar->lie);
     if (liar->lie != OTHER_VERSION && liar->lie != SHORT_ACK) {
-        assert_true(raw_next(&raw, &frame, 20000));
+        assert_true(raw_next(&raw, &frame, PATIENCE_MS));
         assert_int_equal(frame.type, AGENT_REQUEST);
         tell(&raw, liar->lie, frame.stream);
     }
@@ -130,7 +130,7 @@ static int meet(struct liar *liar, enum lie lie, struct agent **ret_agent, struc
     assert_int_equal(bind(liar->listener, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(liar->listener, 4), 0);
     assert_int_equal(pthread_create(&liar->thread, NULL, lie_main, liar), 0);
-    return agent_connect(liar->path, 10000, ret_agent, err);
+    return agent_connect(liar->path, PATIENCE_MS, ret_agent, err);
 }
 
 static void part(struct liar *liar, struct agent *agent)

@@ -65,7 +65,7 @@ static void reconnect(struct guest *guest)
 {
     struct error err;
     guest->agent = agent_disconnect(guest->agent);
-    if (agent_connect(guest->socket_path, 20000, &guest->agent, &err) < 0)
+    if (agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err) < 0)
         fail_msg("%s", err.text);
 }
 
@@ -280,7 +280,7 @@ static void the_oldest_ended_make_way(void **state)
     struct agent_job first = start(guest, "true", NULL), keeper = start(guest, "sleep 1000", "keeper"), job;
     await_end(guest, first.id);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        start(guest, "true", NULL);
+        await_end(guest, start(guest, "true", NULL).id); // those that run make no way
     int known = 0;
     assert_int_equal(agent_job_list(guest->agent, count, &known, &err), 0);
     assert_int_equal(known, AGENT_JOBS_MAX);
@@ -308,7 +308,7 @@ static void a_job_stands_still_while_frozen(void **state)
     struct agent_job job = start(guest, "while :; do echo x; sleep 0.01; done", NULL);
     while (job.out.end == 0)
         assert_int_equal(agent_job_get(guest->agent, job.id, &job, &err), 0);
-    assert_int_equal(agent_freeze(guest->agent, 10000, &err), 0);
+    assert_int_equal(agent_freeze(guest->agent, PATIENCE_MS, &err), 0);
     reconnect(guest); // as the daemon of a fork does
     assert_true(agent_was_frozen(guest->agent));
     assert_int_equal(agent_thaw(guest->agent, &err), 0);

@@ -165,7 +165,7 @@ static void X17_an_upload_goes_on_where_it_was_cut(void **state)
     struct content content = {.bytes = bytes, .size = sizeof bytes, .fail_at = 100000};
     assert_int_equal(agent_upload_write(guest->agent, upload.id, 0, give, &content, &now, &err), -ECANCELED);
     guest->agent = agent_disconnect(guest->agent);
-    assert_int_equal(agent_connect(guest->socket_path, 20000, &guest->agent, &err), 0);
+    assert_int_equal(agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err), 0);
     assert_int_equal(agent_upload_get(guest->agent, upload.id, &now, &err), 0);
     assert_true(now.size_bytes > 0 && now.size_bytes <= 100000);
     assert_int_equal(now.crc32c, agent_crc32c(0, bytes, now.size_bytes));
@@ -331,7 +331,7 @@ static void await_line(struct events *events, const char *line)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 60;
+    until.tv_sec += PATIENCE_MS / 1000;
     pthread_mutex_lock(&events->lock);
     while (strstr(events->lines, line) == NULL) {
         if (pthread_cond_timedwait(&events->changed, &events->lock, &until) != 0)
@@ -415,11 +415,11 @@ static void a_watch_is_ended_with_its_helper(void **state)
         if (round == 1) {
             struct error err;
             guest->agent = agent_disconnect(guest->agent);
-            assert_int_equal(agent_connect(guest->socket_path, 20000, &guest->agent, &err), 0);
+            assert_int_equal(agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err), 0);
         }
         // Only the shell that looks and its children are left of the agent's.
         snprintf(command, sizeof command,
-                "for i in $(seq 1000); do n=$(pgrep -P %d | wc -l); [ $n -le 1 ] && break; sleep 0.02; done; "
+                "for i in $(seq 6000); do n=$(pgrep -P %d | wc -l); [ $n -le 1 ] && break; sleep 0.02; done; "
                 "echo $n",
                 (int)guest->pid);
         assert_shell(guest, command, 0, "1\n");

@@ -7,7 +7,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#if defined(__SANITIZE_THREAD__)
+enum { COLLECTIONS = 6, IMAGE_BLOCKS = 192 }; // each takes long there
+#else
 enum { COLLECTIONS = 12, IMAGE_BLOCKS = 192 };
+#endif
 
 struct actor {
     struct fixture f; // a copy: names and random numbers of its own
@@ -172,8 +176,10 @@ static void D09_the_doomed_are_wanted_again(void **state)
         assert_int_equal(pthread_create(&actors[i].thread, NULL, roles[i], &actors[i]), 0);
     }
     struct store_gc_result total = {0};
-    for (unsigned i = 0; i < COLLECTIONS; i++) {
-        struct store_gc_result result = fixture_collect(f, i % 8 == 7 ? STORE_GC_RECOMPRESS : 0);
+    // On a slow machine the actors may not have made anything by then that can be removed.
+    for (unsigned i = 0; i < COLLECTIONS || total.segments_removed == 0 || total.segments_rewritten == 0;
+            i++) {
+        struct store_gc_result result = fixture_collect(f, i % 4 == 3 ? STORE_GC_RECOMPRESS : 0);
         total.segments_removed += result.segments_removed;
         total.segments_rewritten += result.segments_rewritten;
     }
@@ -183,8 +189,6 @@ static void D09_the_doomed_are_wanted_again(void **state)
         if (actors[i].failure[0] != 0)
             fail_msg("%s", actors[i].failure);
     }
-    assert_true(total.segments_removed > 0);
-    assert_true(total.segments_rewritten > 0);
     fixture_expect(volume, image, IMAGE_BLOCKS);
     free(actors);
     volume_close(volume);

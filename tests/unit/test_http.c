@@ -345,8 +345,10 @@ static char *talk(const struct fixture *fixture, const char *head, const void *b
     char *answer = malloc(capacity);
     int fd = connect_to(fixture);
     assert_int_equal(unix_socket_send(fd, head, strlen(head), -1), 0);
-    if (size > 0)
-        assert_int_equal(unix_socket_send(fd, body, size, -1), 0);
+    if (size > 0) { // the answer may come before all is sent, and then the end
+        int sent = unix_socket_send(fd, body, size, -1);
+        assert_true(sent == 0 || sent == -EPIPE);
+    }
     for (ssize_t got; (got = recv(fd, answer + used, capacity - used - 1, 0)) > 0;)
         used += (size_t)got;
     answer[used] = '\0';

@@ -116,36 +116,49 @@ static void test_makers(void **state)
     keys_stop(keys);
 }
 
-// Ends come once, for who is still there, whether the key is revoked or expires.
+// Ends come once, for who is still there, whether the key is revoked (no life_ms) or expires. False: it
+// expired before all were in and one had left, on a slow machine.
+static bool ends_come_once(struct keys *keys, uint64_t life_ms)
+{
+    struct keys_info info;
+    struct error err;
+    char secret[KEYS_SECRET_SIZE];
+    atomic_int ends = 0, ends_of_who_left = 0;
+    struct keys_caller callers[CALLERS];
+    bool all_in = true;
+    make(keys, &(struct keys_create){.name = "one", .life_ms = life_ms}, &info, secret);
+    for (int i = 0; i < CALLERS; i++) {
+        callers[i] = (struct keys_caller){.end = no_end, .context = i == 1 ? &ends_of_who_left : &ends};
+        int r = keys_admit(keys, secret, &callers[i]);
+        assert_true(r == 0 || (r == -ETIME && life_ms != 0));
+        all_in = all_in && r == 0;
+    }
+    keys_leave(&callers[1]);
+    all_in = all_in && atomic_load(&ends_of_who_left) == 0;
+    if (life_ms == 0)
+        assert_int_equal(keys_remove(keys, "one", &err), 0);
+    while (all_in && atomic_load(&ends) < CALLERS - 1)
+        usleep(1000); // the test's time limit ends this
+    if (all_in)
+        assert_int_equal(admit(keys, secret), life_ms == 0 ? -ENOENT : -ETIME);
+    for (int i = 0; i < CALLERS; i++)
+        keys_leave(&callers[i]);
+    assert_true(!all_in || atomic_load(&ends) == CALLERS - 1);
+    assert_true(!all_in || atomic_load(&ends_of_who_left) == 0);
+    if (life_ms != 0)
+        assert_int_equal(keys_remove(keys, "one", &err), 0);
+    return all_in;
+}
+
 static void test_ends(void **state)
 {
     struct world *world = *state;
     struct keys *keys;
-    struct keys_info info;
     struct error err;
-    char secret[KEYS_SECRET_SIZE];
-    atomic_int ends = 0;
-    struct keys_caller callers[CALLERS];
     assert_int_equal(keys_start(world->from.store, &keys, &err), 0);
-    for (int life_ms = 0; life_ms <= 300; life_ms += 300) {
-        make(keys, &(struct keys_create){.name = "one", .life_ms = (uint64_t)life_ms}, &info, secret);
-        atomic_store(&ends, 0);
-        for (int i = 0; i < CALLERS; i++) {
-            callers[i] = (struct keys_caller){.end = no_end, .context = &ends};
-            assert_int_equal(keys_admit(keys, secret, &callers[i]), 0);
-        }
-        keys_leave(&callers[1]);
-        if (life_ms == 0)
-            assert_int_equal(keys_remove(keys, "one", &err), 0);
-        while (atomic_load(&ends) < CALLERS - 1)
-            usleep(1000); // the test's time limit ends this
-        assert_int_equal(admit(keys, secret), life_ms == 0 ? -ENOENT : -ETIME);
-        for (int i = 0; i < CALLERS; i++)
-            keys_leave(&callers[i]);
-        assert_int_equal(atomic_load(&ends), CALLERS - 1);
-        if (life_ms != 0)
-            assert_int_equal(keys_remove(keys, "one", &err), 0);
-    }
+    assert_true(ends_come_once(keys, 0));
+    for (uint64_t life_ms = 300; !ends_come_once(keys, life_ms); life_ms *= 4)
+        assert_true(life_ms < 60000);
     keys_stop(keys);
 }
 

@@ -91,8 +91,8 @@ static void delete_one(struct fixture *f, struct filled *filled, unsigned v)
 static void expect_room(struct fixture *f, struct filled *filled, unsigned v)
 {
     int r = write_piece(f, filled, v);
-    for (int i = 0; i < 200 && r == -ENOSPC; i++) {
-        usleep(20000); // the store asks the file system again in its own time
+    for (unsigned i = 0; i < RESTS_MAX && r == -ENOSPC; i++) {
+        usleep(REST_US); // the store asks the file system again in its own time
         r = write_piece(f, filled, v);
     }
     assert_int_equal(r, 0);
@@ -286,8 +286,8 @@ static void D01_out_of_a_full_file_system(void **state)
     delete_one(f, filled, 0);
     delete_one(f, filled, 1);
     delete_one(f, filled, 2);
-    struct store_gc_result result = fixture_collect(f, 0);
-    assert_true(result.freed_bytes >= 3 * VOLUME_BLOCKS * BLOCK_SIZE / 2);
+    fixture_collect(f, 0); // a store without room may have done some of it by itself
+    assert_true(fixture_stat(f).segment_slots_dead <= 3 * VOLUME_BLOCKS / 2);
     expect_room(f, filled, v); // what was deleted is room, without a restart
     expect_all(filled);
     assert_int_equal(write_until_full(f, filled), -ENOSPC);

@@ -94,6 +94,20 @@ def store(daemon):
     return {name: stat[name] for name in ("volumes", "bases", "docs", "logical_bytes", "mapped_bytes")}
 
 
+def more(before, after):
+    """What of `after` was not in `before`; false when nothing."""
+    if isinstance(after, dict) and not isinstance(after, collections.Counter):
+        return grown(before, after)
+    if isinstance(after, list):
+        before, after = collections.Counter(map(repr, before)), collections.Counter(map(repr, after))
+    return max(after - before, 0) if isinstance(after, int) else after - before
+
+
+def grown(before, after):
+    """The parts of an inventory that have more than before. Less is no leak: then something was going just when it was taken."""
+    return {name: found for name, value in after.items() if (found := more(before[name], value))}
+
+
 def take(daemon):
     """Of a daemon that runs, as a dict that unittest compares and shows."""
     tag = daemon.call("GET", "/v1/store").json["id"].replace("-", "")

@@ -57,7 +57,10 @@ def exchange(connection, method, path, body, headers):
     if body is not None and not isinstance(body, (bytes, str)):
         body = json.dumps(body)
     try:
-        connection.request(method, path, body, headers)
+        try:
+            connection.request(method, path, body, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            pass    # refused with words before all was sent, or it is gone, which the next line says
         response = connection.getresponse()
         return Answer(response.status, response.headers, response.read())
     finally:

@@ -173,7 +173,7 @@ class Archives(rig.Case):
     def test_I08_a_pipe_that_ends_early_leaves_nothing(self):
         child, before = self.half_an_import()
         self.assertIn(b"cut off", self.finish(child, 1))
-        self.assertEqual(self.counts(self.other), before)
+        self.wait(lambda: self.counts(self.other) == before)
 
     def test_I08_a_daemon_that_is_killed_leaves_nothing(self):
         child, before = self.half_an_import()

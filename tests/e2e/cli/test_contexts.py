@@ -199,11 +199,12 @@ class Contexts(rig.Case):
         self.ramet("rm", "later")
 
     def check_daemon_dies(self):
-        thread, seen = self.in_background("print('begun', flush=True); time.sleep(0.5)\nlast = 'ended'")
+        thread, seen = self.in_background("print('begun', flush=True)\nwhile not os.path.exists('/tmp/later'): time.sleep(0.02)\nlast = 'ended'")
         self.daemon.kill()
         thread.join(rig.HANG_SECS)
         self.assertNotIn("done", [kind for kind, _ in seen])
         self.daemon.start()
+        self.ramet("exec", "box", "touch /tmp/later")
         self.assertEqual(self.value("last"), "'ended'")
 
     def check_death(self):
@@ -216,7 +217,7 @@ class Contexts(rig.Case):
         self.assertEqual(after["text"], "False")
         self.assertIn("out of memory", after["state_lost"])
         self.ramet("exec", "box", "pkill -9 -f '[s]upervisor.py'")
-        self.assertEqual({each["state"] for each in self.call("GET", "").json["contexts"]}, {"ended"})
+        self.until(lambda: {each["state"] for each in self.call("GET", "").json["contexts"]} == {"ended"})
         again = self.good("echo new", context="bash")
         self.assertEqual(again["stdout"], "new\n")
         self.assertIn("began with nothing", again["state_lost"])

@@ -495,6 +495,8 @@ class Metrics(Http):
         for path in "/nothing", "/v1/nothing":
             self.daemon.call("GET", path)
         connection, _ = self.follow()
+        # A call is counted when its answer has gone out, which its client may see a moment before.
+        self.until(lambda: requests(before := self.scrape(), "GET", box, 404) + requests(before, "", "", 404) >= 7)
         before = self.scrape()
         self.assertEqual(requests(before, "GET", box, 404), 5)
         self.assertEqual(requests(before, "", "", 404), 2, "what anybody makes up gets no row of its own")

@@ -68,7 +68,9 @@ class Identity(rig.Case):
     def setUp(self):
         super().setUp()
         self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+        begun = time.monotonic()
         self.daemon.ramet("create", "box", "--size", "small")
+        self.boot_secs = time.monotonic() - begun
 
     def sh(self, name, line, **more):
         return self.daemon.ramet("exec", name, line, **more)
@@ -123,7 +125,7 @@ class Identity(rig.Case):
         return after[0][0]
 
     def test_V04_clocks(self):
-        wait = 12.0
+        wait = max(12.0, 6 * self.boot_secs)    # longer than a snapshot, a resume and a look take here
         self.put("times", TIMES, str(wait))
         self.until(lambda: self.sh("box", "wc -l < times 2>/dev/null || echo 0").strip() not in ("", "0", "1", "2"))
         self.daemon.ramet("snapshot", "box", "--name", "then", "--wait")

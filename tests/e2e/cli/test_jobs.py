@@ -233,7 +233,7 @@ class Jobs(rig.Case):
             sock.sendall(b"GET /v1/sandboxes/box/exec/pty?command=sleep+4711 HTTP/1.1\r\nHost: ramet\r\nConnection: Upgrade\r\n"
                          b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
             sock.close()
-        self.sh("for i in $(seq 400); do pgrep -f '^sleep 4711' > /dev/null || exit 0; sleep 0.05; done; exit 1")
+        self.sh("for i in $(seq 2400); do pgrep -f '^sleep 4711' > /dev/null || exit 0; sleep 0.05; done; exit 1")
         self.sh("for i in $(seq 400); do [ $(cat /proc/sys/kernel/pty/nr) = 0 ] && exit 0; sleep 0.05; done; exit 1")
 
     def shell_verb(self):
@@ -345,7 +345,7 @@ class Jobs(rig.Case):
             self.assertEqual(self.daemon.json("job", "show", name, "count")["state"], "running")
         # A terminal of the parent stays the parent's: in the child it is hung up.
         self.assertEqual(self.sh("pgrep -cf '^sleep 4712'").strip(), "1")
-        self.sh("for i in $(seq 400); do pgrep -f '^sleep 4712' > /dev/null || exit 0; sleep 0.05; done; exit 1", "child")
+        self.sh("for i in $(seq 2400); do pgrep -f '^sleep 4712' > /dev/null || exit 0; sleep 0.05; done; exit 1", "child")
         ws.send(0x88, b"")
         ws.to_end()
 

@@ -81,24 +81,32 @@ class Leaks(rig.Case):
         if failures:
             raise failures[0]
 
+    def settled(self):
+        """What there is when nothing more comes and goes."""
+        before, limit = None, time.monotonic() + rig.HANG_SECS
+        while (now := inventory.take(self.daemon)) != before and time.monotonic() < limit:
+            before = now
+            time.sleep(1)
+        return now
+
     def check(self, before):
         """Threads of answered calls and the like may take a moment to go; what stays is a leak."""
-        limit = time.monotonic() + 60
-        while (after := inventory.take(self.daemon)) != before and time.monotonic() < limit:
+        limit = time.monotonic() + rig.HANG_SECS
+        while (grown := inventory.grown(before, inventory.take(self.daemon))) and time.monotonic() < limit:
             time.sleep(0.5)
-        self.assertEqual(after, before)
+        self.assertEqual(grown, {})
 
     def test_lives_one_after_another(self):
         self.life(0)
         self.life(1)
-        before = inventory.take(self.daemon)
+        before = self.settled()
         for number in range(2, 2 + LIVES):
             self.life(number)
         self.check(before)
 
     def test_many_at_once(self):
         self.crowd(CROWD)
-        before = inventory.take(self.daemon)
+        before = self.settled()
         self.crowd(CROWD)
         self.check(before)
         self.daemon.stop()

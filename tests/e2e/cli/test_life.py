@@ -188,9 +188,14 @@ class Life(rig.Case):
         self.until_state("short", "stopped")
         self.assertEqual(self.daemon.log().count("sandbox short: its ttl of 1 s ended"), 1)
         # Idle: a command that runs is activity, and so is anything else.
-        self.api("PATCH", "/short", {"ttl_secs": 0, "idle_secs": 1})
-        self.api("POST", "/short/start", {})
-        self.assertEqual(self.sh("short", "sleep 2.5; echo awake"), "awake\n")
+        for secs in 1, 4, 16, 64:    # a slow machine needs longer than a second to begin a command
+            self.until_state("short", "stopped")
+            self.api("PATCH", "/short", {"ttl_secs": 0, "idle_secs": secs})
+            self.api("POST", "/short/start", {})
+            answer = self.daemon.call("POST", "/v1/sandboxes/short/exec", {"command": f"sleep {2.5 * secs}; echo awake"})
+            if answer.status == 200 or not answer.code.endswith("invalid_state"):
+                break
+        self.assertEqual((answer.status, answer.json.get("stdout")), (200, "awake\n"), answer.body)
         self.until_state("short", "stopped")
         self.assertIn("idle", self.show("short")["reason"])
         # Retention.
