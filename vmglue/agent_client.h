@@ -51,6 +51,7 @@ struct agent_exec {
     const char *const *env;    // "NAME=value" additions, NULL-terminated; NULL = none
     const char *cwd;           // NULL = the user's home
     const char *user;          // NULL = "user"
+    const char *mark;          // of a job: by which it is known again (agent_job.mark). NULL = none
     const void *stdin_bytes;   // given, then end of file; NULL = empty
     size_t stdin_size;
     unsigned timeout_ms;       // 0 = none; then everything that it started is killed, setsid'ed children too
@@ -171,7 +172,12 @@ int agent_dial(struct agent *agent, const char *target, unsigned timeout_ms, int
 // copy with the same id). Of each stream the guest keeps the last AGENT_JOB_LOG_BYTES (less when it has
 // little memory); offsets count every byte ever written. The guest knows at most AGENT_JOBS_MAX: the oldest
 // that ended make way for new ones.
-enum { AGENT_JOB_LOG_BYTES = 1 << 20, AGENT_JOBS_MAX = 256, AGENT_JOB_NAME_MAX = 64 };
+enum {
+    AGENT_JOB_LOG_BYTES = 1 << 20,
+    AGENT_JOBS_MAX = 256,
+    AGENT_JOB_NAME_MAX = 64,
+    AGENT_JOB_MARK_MAX = 32
+};
 
 struct agent_job_log {
     uint64_t first, end; // the first byte that is kept, and one behind the last that was written
@@ -179,6 +185,7 @@ struct agent_job_log {
 struct agent_job {
     uint32_t id;                       // never used twice in a machine's life
     char name[AGENT_JOB_NAME_MAX + 1]; // "" = none; one job of a name runs at a time
+    char mark[AGENT_JOB_MARK_MAX + 1]; // "" = none, or an agent that knows of no marks
     char command[200]; // the first argument or the shell's line, cut, cleaned of control bytes
     bool running;
     int pid;
@@ -196,6 +203,8 @@ int agent_job_start(struct agent *agent, const struct agent_exec *exec, const ch
 int agent_job_get(struct agent *agent, uint32_t id, struct agent_job *ret_job, struct error *err); // -ENOENT
 // The newest job of that name.
 int agent_job_find(struct agent *agent, const char *name, struct agent_job *ret_job, struct error *err);
+// The one that was started with this mark, which is not "".
+int agent_job_marked(struct agent *agent, const char *mark, struct agent_job *ret_job, struct error *err);
 int agent_job_list(struct agent *agent, void (*each)(void *context, const struct agent_job *job),
         void *context, struct error *err);
 // Until it ended; -ETIMEDOUT (and *ret_job untouched): it runs on. timeout_ms 0 = 30 s.

@@ -29,6 +29,8 @@ static int read_job(struct agent_cursor *fields, struct agent_job *ret_job)
     job.out.end = agent_cursor_u64(fields);
     job.err.first = agent_cursor_u64(fields);
     job.err.end = agent_cursor_u64(fields);
+    if (!fields->bad && fields->at < fields->end) // older agents say nothing of it
+        agent_clean_text(agent_cursor_string(fields), job.mark, sizeof job.mark);
     if (fields->bad)
         return -EPROTO;
     *ret_job = job;
@@ -88,6 +90,7 @@ int agent_job_start(struct agent *agent, const struct agent_exec *exec, const ch
     agent_builder_u32(&fields, (uint32_t)exec->stdin_size);
     agent_builder_bytes(&fields, exec->stdin_bytes, exec->stdin_size);
     agent_pack_exec(&fields, exec);
+    agent_builder_string(&fields, exec->mark != NULL ? exec->mark : "");
     return job_call(agent, AGENT_JOB_START, &fields, AGENT_CALL_DEFAULT_MS, ret_job, err);
 }
 
@@ -105,6 +108,30 @@ int agent_job_find(struct agent *agent, const char *name, struct agent_job *ret_
     agent_builder_u32(&fields, 0);
     agent_builder_string(&fields, name);
     return job_call(agent, AGENT_JOB_GET, &fields, AGENT_CALL_DEFAULT_MS, ret_job, err);
+}
+
+struct by_mark {
+    const char *mark;
+    struct agent_job *ret_job;
+    bool found;
+};
+
+static void look_at_mark(void *context, const struct agent_job *job)
+{
+    struct by_mark *search = context;
+    if (strcmp(job->mark, search->mark) != 0)
+        return;
+    *search->ret_job = *job;
+    search->found = true;
+}
+
+int agent_job_marked(struct agent *agent, const char *mark, struct agent_job *ret_job, struct error *err)
+{
+    struct by_mark search = {mark, ret_job, false};
+    int r = agent_job_list(agent, look_at_mark, &search, err);
+    if (r == 0 && !search.found)
+        r = error_set(err, -ENOENT, "there is no job with this mark");
+    return r;
 }
 
 int agent_job_list(struct agent *agent, void (*each)(void *context, const struct agent_job *job),

@@ -256,6 +256,16 @@ static int translate_body(struct http_request *request, json_t *body, struct err
     return r < 0 ? r : wake(request, call, err); // a call that only its body shows to be theirs
 }
 
+void alias_recognize(struct http_request *request, const json_t *body)
+{
+    struct alias_call *call = call_of(request);
+    if (call == NULL || call->row == NULL)
+        return;
+    for (const struct alias_field *field = call->row->fields; field != NULL && field->theirs != NULL; field++)
+        if (json_object_get(body, field->theirs) != NULL)
+            call->theirs = true;
+}
+
 static json_t *translate_answer(struct http_request *request, int *status, json_t *body)
 {
     struct alias_call *call = call_of(request);

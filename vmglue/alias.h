@@ -72,6 +72,8 @@ struct alias_row {
 
 extern const struct alias_row alias_pandastack[], alias_e2b[];
 
+// Whose words a request is in may be seen by its body alone: looks, and changes nothing of it.
+void alias_recognize(struct http_request *request, const json_t *body);
 // The token that came in place of a key, with a call into a machine; NULL = none. For the gate.
 const char *alias_token(struct http_request *request);
 

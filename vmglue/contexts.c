@@ -271,6 +271,7 @@ static int start_job(struct sandbox_agent *use, const struct contexts_create *cr
     snprintf(name, sizeof name, "context:%s:%s", language, id);
     snprintf(path, sizeof path, CONTEXTS_SOCKETS "/%s.sock", id);
     exec.cwd = create->cwd;
+    exec.mark = create->mark;
     int r = environment_strings(use->env, create->env, &env, err);
     exec.env = (const char *const *)env;
     if (r == 0)
@@ -354,6 +355,26 @@ int contexts_create(
     struct error ignored;
     if (r < 0)
         contexts_remove(use, id, &ignored);
+    return r;
+}
+
+int contexts_marked(struct sandbox_agent *use, const char *mark, json_t **ret_json, struct error *err)
+{
+    struct contexts_place place;
+    struct agent_job job;
+    int fd, r = agent_job_marked(use->agent, mark, &job, err);
+    if (r == 0 && !parse_place(&job, &place))
+        r = error_set(err, -ENOENT, "there is no context with this mark");
+    if (r == 0 && !job.running) {
+        *ret_json = describe(use, &place);
+        return 0;
+    }
+    if (r == 0)
+        r = contexts_await(use, place.id, job.id, &fd, err);
+    if (r < 0)
+        return r;
+    r = created(use, place.id, fd, ret_json, err);
+    close(fd);
     return r;
 }
 

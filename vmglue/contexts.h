@@ -22,11 +22,14 @@ struct contexts_create {
     const char *cwd;      // NULL = the user's home
     const char *user;     // NULL = the sandbox's, or "user"
     const json_t *env;    // over the sandbox's own; may be NULL
+    const char *mark;     // of the job that it is; NULL = none
 };
 // Answers when it can run code. Contexts in JSON: id language state (starting, idle, busy, unavailable,
 // ended) reason created_at execution_count queued.
 int contexts_create(struct sandbox_agent *use, const struct contexts_create *create, json_t **ret_json,
         struct error *err);
+// The one that was made with this mark, when it can run code. -ENOENT.
+int contexts_marked(struct sandbox_agent *use, const char *mark, json_t **ret_json, struct error *err);
 int contexts_list(struct sandbox_agent *use, json_t **ret_list, struct error *err); // an array
 int contexts_show(struct sandbox_agent *use, const char *id, json_t **ret_json, struct error *err);
 int contexts_remove(

@@ -30,7 +30,7 @@ int gate_start(const struct gate_config *config, struct gate **ret_gate, struct 
     if (r == 0)
         r = idempotency_start(&repeats, &gate->idempotency, err);
     if (r == 0)
-        gate_repeat_recover(gate);
+        gate_settle_recover(gate);
     if (r < 0)
         gate_stop(gate);
     else

@@ -35,6 +35,9 @@ void gate_after(
         void *context, struct http_request *request, int status, const void *answer, size_t answer_size);
 // What made_by.request is for what this request makes; "" = it has no Idempotency-Key.
 const char *gate_request_tag(struct http_request *request);
+// A guest is going to be asked to make what this request makes, with that tag as its mark. Without an
+// Idempotency-Key nothing is to be done.
+int gate_request_asks(struct http_request *request, struct error *err);
 unsigned gate_requests_kept(struct gate *gate);      // docs of the store that are records of requests
 json_t *gate_key_json(const struct keys_info *info); // as the API shows a key
 // With what key the request came; NULL = by the unix socket, or an open call.

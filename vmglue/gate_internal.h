@@ -28,5 +28,14 @@ void gate_caller_release(void *caller);
 // ---- gate_repeat.c ----
 // The request's Idempotency-Key, when its route honours one, as a tag. false: it has replied.
 bool gate_repeat_take_key(struct gate *gate, struct http_request *request);
-// What an earlier daemon was in the middle of.
-void gate_repeat_recover(struct gate *gate);
+// The answer as it is kept; malloc'ed, or NULL when it stays as it is.
+char *gate_repeat_without_secrets(const char *route, const void *answer, size_t size);
+
+// ---- gate_settle.c ----
+// What an earlier daemon was in the middle of, as far as it can be told without a guest.
+void gate_settle_recover(struct gate *gate);
+// What this call makes is inside a guest.
+bool gate_settle_asks_guest(const char *route);
+// Asks it; true: the outcome is known now.
+bool gate_settle_ask(
+        struct gate *gate, struct http_request *request, const struct idempotency_request *asked);

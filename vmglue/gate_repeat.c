@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that are sent again: what idempotency.h keeps, in HTTP's terms; and what came of those that an
-// earlier daemon was in the middle of.
+// Requests that are sent again: what idempotency.h keeps, in HTTP's terms. gate_settle.c finds out what came
+// of those that an earlier daemon was in the middle of.
 #include "vmglue/gate_internal.h"
 
 #include "vmglue/access.h"
+#include "vmglue/alias.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/sandbox.h"
@@ -17,34 +18,9 @@
 
 enum { RETRY_SECS = 2, WAIT_TURNS = 120 };
 
-// What a call makes, and where it is looked for after a crash.
-enum made { MADE_NOTHING, MADE_SANDBOX, MADE_FORK, MADE_SNAPSHOT, MADE_VOLUME, MADE_KEY };
-static const struct {
-    const char *route;
-    enum made made;
-} makers[] = {
-        {"POST /v1/sandboxes", MADE_SANDBOX}, {"POST /v1/sandboxes/{name}/fork", MADE_FORK},
-        {"POST /v1/sandboxes/{name}/snapshots", MADE_SNAPSHOT}, {"POST /v1/volumes", MADE_VOLUME},
-        {"POST /v1/volumes/{name}/fork", MADE_VOLUME}, {"POST /v1/volumes/{name}/snapshots", MADE_SNAPSHOT},
-        {"POST /v1/volumes/{name}/{part}/fork", MADE_VOLUME},
-        {"POST /v1/volumes/{name}/{part}/snapshots", MADE_SNAPSHOT}, {"POST /v1/keys", MADE_KEY},
-        {"POST /v1/templates", MADE_NOTHING}, // a build ends with its daemon, and leaves nothing
-};
 // Members of answers that are shown once.
 static const char *const secrets[] = {"key", "token", "url", "path", "host_url"};
 static const char *const secret_routes[] = {"POST /v1/keys", "POST /v1/sandboxes/{name}/urls"};
-
-// false: it is in a guest, or in a record of somebody else.
-static bool find_maker(const char *route, enum made *ret_made)
-{
-    for (size_t i = 0; i < sizeof makers / sizeof makers[0]; i++) {
-        if (strcmp(makers[i].route, route) != 0)
-            continue;
-        *ret_made = makers[i].made;
-        return true;
-    }
-    return false;
-}
 
 // ---- the header ----
 
@@ -140,11 +116,23 @@ static void replay(struct http_request *request, int status, const char *answer)
     http_reply_bytes(request, status, "application/json", answer, strlen(answer));
 }
 
+// In the words that this request is in: those of the first one, as the contents are the same.
+static void replay_found(
+        struct http_request *request, const void *body, size_t size, int status, const char *answer)
+{
+    JSON_AUTO json_t *asked = json_loadb(body, size, JSON_ALLOW_NUL, NULL);
+    alias_recognize(request, asked);
+    http_reply_header(request, "Idempotency-Replayed", "true");
+    http_reply_json(request, status, json_loads(answer, 0, NULL));
+}
+
 static void reply_unknown(struct http_request *request)
 {
     http_reply_error(request, 409, "idempotency.unknown",
-            "the daemon ended while the first request with this Idempotency-Key ran, and what it made cannot "
-            "be told: look whether it is there, then ask again with another key");
+            "the daemon ended while the first request with this Idempotency-Key ran, and the sandbox does "
+            "not "
+            "tell what came of it: when it does not run, start it and ask again; otherwise look whether what "
+            "was to be made is there, then ask again with another key");
 }
 
 static void reply_verdict(struct http_request *request, enum idempotency_verdict verdict, int status,
@@ -166,6 +154,7 @@ static void reply_verdict(struct http_request *request, enum idempotency_verdict
         http_reply_retry(request, 409, "idempotency.in_progress", RETRY_SECS,
                 "the first request with this Idempotency-Key still runs; ask again a little later");
         break;
+    case IDEMPOTENCY_FOUND: // without an answer, as it was too long
     case IDEMPOTENCY_UNKNOWN:
         reply_unknown(request);
         break;
@@ -192,11 +181,22 @@ bool gate_before(void *context, struct http_request *request, const void *body, 
     memcpy(asked.tag, caller->tag, sizeof asked.tag);
     enum idempotency_verdict verdict =
             idempotency_begin(gate->idempotency, &asked, go_on_waiting, &waiter, &status, &answer, &err);
+    if (verdict == IDEMPOTENCY_UNKNOWN && gate_settle_asks_guest(route)) {
+        if (!access_allow(request)) { // a name may be another's by now
+            caller->tag[0] = '\0';
+            return false;
+        }
+        if (gate_settle_ask(gate, request, &asked))
+            verdict = idempotency_begin(
+                    gate->idempotency, &asked, go_on_waiting, &waiter, &status, &answer, &err);
+    }
     if (verdict == IDEMPOTENCY_RUN) {
         sandbox_step(NULL, STEP_REQUEST_RECORDED);
         if (!caller->access_is_open || access_allow(request))
             return true;
         idempotency_end(gate->idempotency, caller->tag, IDEMPOTENCY_NOTHING, 0, NULL, 0);
+    } else if (verdict == IDEMPOTENCY_FOUND && answer != NULL) {
+        replay_found(request, body, size, status, answer);
     } else {
         reply_verdict(request, verdict, status, answer, &err);
     }
@@ -225,8 +225,7 @@ static bool shows_secrets(const char *route)
     return false;
 }
 
-// The answer as it is kept; malloc'ed, or NULL when it stays as it is.
-static char *without_secrets(const char *route, const void *answer, size_t size)
+char *gate_repeat_without_secrets(const char *route, const void *answer, size_t size)
 {
     bool shows = shows_secrets(route);
     if (!shows && (answer == NULL || memmem(answer, size, "AccessToken", 11) == NULL))
@@ -268,15 +267,14 @@ void gate_after(
     if (caller == NULL || caller->tag[0] == '\0')
         return;
     char route[160];
-    enum made made;
     sandbox_step(NULL, STEP_REQUEST_MADE);
     route_name(http_request_route(request), route, sizeof route);
     enum idempotency_outcome outcome = status >= 200 && status < 300 ? IDEMPOTENCY_MADE
                                        : status < 500                ? IDEMPOTENCY_NOTHING
-                                       : find_maker(route, &made) || was_refused(answer, answer_size)
+                                       : !gate_settle_asks_guest(route) || was_refused(answer, answer_size)
                                                ? IDEMPOTENCY_NOTHING
                                                : IDEMPOTENCY_LOST;
-    char *kept = outcome == IDEMPOTENCY_MADE ? without_secrets(route, answer, answer_size) : NULL;
+    char *kept = outcome == IDEMPOTENCY_MADE ? gate_repeat_without_secrets(route, answer, answer_size) : NULL;
     if (kept != NULL)
         idempotency_end(gate->idempotency, caller->tag, outcome, status, kept, strlen(kept));
     else
@@ -284,134 +282,13 @@ void gate_after(
     free(kept);
 }
 
-// ---- after a start ----
-
-struct search {
-    const char *tag;
-    struct doc_id doc; // of a snapshot
-    struct volume_id volume;
-};
-
-static void match_snapshot(void *context, const struct doc *doc)
+int gate_request_asks(struct http_request *request, struct error *err)
 {
-    struct search *search = context;
-    if (search->doc.value != 0 || doc->name[0] == '\0' ||
-            memmem(doc->body, doc->body_bytes, search->tag, strlen(search->tag)) == NULL)
-        return;
-    JSON_AUTO json_t *body = json_loadb(doc->body, doc->body_bytes, 0, NULL);
-    if (strcmp(made_by_take(body).request, search->tag) == 0)
-        search->doc = doc->id;
-}
-
-static void match_volume(void *context, const struct doc *doc)
-{
-    struct search *search = context;
-    struct volume_id volume = made_by_volume_of(doc);
-    JSON_AUTO json_t *body = volume.value == 0 ? NULL : json_loadb(doc->body, doc->body_bytes, 0, NULL);
-    if (volume.value != 0 && strcmp(made_by_take(body).request, search->tag) == 0)
-        search->volume = volume;
-}
-
-static json_t *find_snapshot(struct gate *gate, const char *tag)
-{
-    struct search search = {.tag = tag};
-    store_doc_list(gate->service->store, DOC_SNAPSHOT, match_snapshot, &search);
-    store_doc_list(gate->service->store, DOC_MACHINE, match_snapshot, &search);
-    return search.doc.value == 0 ? NULL : route_json_snapshot_by_id(gate->service, search.doc);
-}
-
-static json_t *find_volume(struct gate *gate, const char *tag)
-{
-    struct search search = {.tag = tag};
-    store_doc_list(gate->service->store, DOC_OTHER, match_volume, &search);
-    return search.volume.value == 0 ? NULL : route_json_volume_by_id(gate->service, search.volume);
-}
-
-// Nobody was told of them: a fork is whole or is not.
-static void remove_children(struct gate *gate, json_t *children, json_t *snapshot)
-{
-    size_t i;
-    json_t *child;
-    json_array_foreach(children, i, child)
-            sandbox_remove(gate->service->sandboxes, json_fields_get_text(child, "id"), NULL);
-    if (snapshot != NULL)
-        disks_delete_snapshot(&gate->service->disks, json_fields_get_text(snapshot, "id"), NULL);
-}
-
-// The figures of the capture went with the daemon.
-static json_t *find_fork(struct gate *gate, const struct idempotency_open *open)
-{
-    json_t *children = sandbox_list_made_by(gate->service->sandboxes, open->tag);
-    json_t *snapshot = find_snapshot(gate, open->tag), *parent = NULL, *first = json_array_get(children, 0);
-    if (json_array_size(children) < open->count) {
-        remove_children(gate, children, snapshot);
-        json_decref(children);
-        json_decref(snapshot);
-        return NULL;
-    }
-    sandbox_show(gate->service->sandboxes, json_fields_get_text(first, "parent_id"), &parent, NULL);
-    json_t *json = json_pack("{s:s, s:s, s:s?, s:O, s:i, s:i, s:i}", "tree_id",
-            json_fields_get_text(first, "tree_id"), "parent",
-            parent == NULL ? json_fields_get_text(first, "from") : json_fields_get_text(parent, "name"),
-            "snapshot", snapshot == NULL ? NULL : json_fields_get_text(snapshot, "name"), "children",
-            children, "pause_ms", 0, "frozen_ms", 0, "new_bytes", 0);
-    json_decref(children);
-    json_decref(snapshot);
-    json_decref(parent);
-    return json;
-}
-
-static json_t *find_sandbox(struct gate *gate, const char *tag)
-{
-    json_t *list = sandbox_list_made_by(gate->service->sandboxes, tag);
-    json_t *json = json_incref(json_array_get(list, 0));
-    json_decref(list);
-    return json;
-}
-
-static json_t *find_key(struct gate *gate, const char *tag)
-{
-    struct keys_info info;
-    return keys_find_request(gate->keys, tag, &info) < 0 ? NULL : gate_key_json(&info);
-}
-
-static json_t *find_made(struct gate *gate, const struct idempotency_open *open, enum made made)
-{
-    switch (made) {
-    case MADE_SANDBOX:
-        return find_sandbox(gate, open->tag);
-    case MADE_FORK:
-        return find_fork(gate, open);
-    case MADE_SNAPSHOT:
-        return find_snapshot(gate, open->tag);
-    case MADE_VOLUME:
-        return find_volume(gate, open->tag);
-    case MADE_KEY:
-        return find_key(gate, open->tag);
-    case MADE_NOTHING:
-    default:
-        return NULL;
-    }
-}
-
-void gate_repeat_recover(struct gate *gate)
-{
-    struct idempotency_open open;
-    while (idempotency_next_open(gate->idempotency, &open)) {
-        enum made made;
-        bool known = find_maker(open.route, &made);
-        json_t *json = known ? find_made(gate, &open, made) : NULL;
-        char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
-        char *kept = text == NULL ? NULL : without_secrets(open.route, text, strlen(text));
-        idempotency_settle(gate->idempotency, &open,
-                !known         ? IDEMPOTENCY_LOST
-                : text != NULL ? IDEMPOTENCY_MADE
-                               : IDEMPOTENCY_NOTHING,
-                201, kept != NULL ? kept : text);
-        free(kept);
-        free(text);
-        json_decref(json);
-    }
+    struct gate *gate = service_of(request)->gate;
+    const struct gate_caller *caller = http_request_caller(request);
+    if (caller == NULL || caller->tag[0] == '\0')
+        return 0;
+    return idempotency_ask(gate->idempotency, caller->tag, err);
 }
 
 unsigned gate_requests_kept(struct gate *gate)

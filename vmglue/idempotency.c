@@ -23,7 +23,8 @@ struct entry {
     char caller[KEYS_ID_SIZE], route[128];
     struct sha256 contents;
     unsigned count;
-    enum state state; // all under lock
+    bool asked, found; // a guest was going to be asked; the answer is the thing, found after a crash
+    enum state state;  // all under lock
     struct doc_id doc;
     uint64_t started_wall_ns;
     int status;
@@ -147,10 +148,10 @@ static int put_doc(struct idempotency *all, struct entry *entry, const char *ans
     struct doc doc = {.kind = DOC_OTHER};
     char hex[2 * SHA256_SIZE + 1];
     sha256_hex(&entry->contents, hex);
-    JSON_AUTO json_t *body = json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:i}", "ramet_request",
+    JSON_AUTO json_t *body = json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:i, s:b, s:b}", "ramet_request",
             state_names[entry->state], "caller", entry->caller, "route", entry->route, "contents", hex,
             "count", (int)entry->count, "started_wall_ns", (json_int_t)entry->started_wall_ns, "status",
-            entry->status);
+            entry->status, "asked", (int)entry->asked, "found", (int)entry->found);
     doc.body = body == NULL ? NULL : json_dumps(body, JSON_COMPACT);
     if (doc.body == NULL)
         return error_set(err, -ENOMEM, "no memory for the record of a request");
@@ -197,6 +198,8 @@ static void load_one(void *context, const struct doc *doc)
     entry->count = (unsigned)json_fields_get_int(body, "count");
     entry->started_wall_ns = (uint64_t)json_fields_get_int(body, "started_wall_ns");
     entry->status = (int)json_fields_get_int(body, "status");
+    entry->asked = json_fields_get_bool(body, "asked");
+    entry->found = json_fields_get_bool(body, "found");
     entry->doc = doc->id;
     add_locked(all, entry);
 }
@@ -280,7 +283,7 @@ static enum idempotency_verdict judge_locked(struct entry *entry, const struct i
 {
     if (!sha256_equal(&entry->contents, &request->contents) || strcmp(entry->route, request->route) != 0)
         return IDEMPOTENCY_CONFLICT;
-    return entry->state == MADE   ? IDEMPOTENCY_REPLAY
+    return entry->state == MADE   ? (entry->found ? IDEMPOTENCY_FOUND : IDEMPOTENCY_REPLAY)
            : entry->state == LOST ? IDEMPOTENCY_UNKNOWN
                                   : IDEMPOTENCY_BUSY;
 }
@@ -316,7 +319,8 @@ enum idempotency_verdict idempotency_begin(struct idempotency *all, const struct
             break;
         wait_locked(all);
     }
-    if (entry != NULL && verdict == IDEMPOTENCY_REPLAY) {
+    bool repeats = verdict == IDEMPOTENCY_REPLAY || verdict == IDEMPOTENCY_FOUND;
+    if (entry != NULL && repeats) {
         *ret_status = entry->status;
         doc = entry->doc;
     }
@@ -327,7 +331,7 @@ enum idempotency_verdict idempotency_begin(struct idempotency *all, const struct
             verdict = IDEMPOTENCY_FAILED;
     }
     pthread_mutex_unlock(&all->lock);
-    if (verdict == IDEMPOTENCY_REPLAY)
+    if (repeats)
         *ret_answer = load_answer(all, doc);
     if (verdict == IDEMPOTENCY_FAILED)
         error_set(err, -ENOMEM, "no memory for the record of a request");
@@ -370,6 +374,15 @@ void idempotency_end(struct idempotency *all, const char *tag, enum idempotency_
         free(entry);
 }
 
+int idempotency_ask(struct idempotency *all, const char *tag, struct error *err)
+{
+    pthread_mutex_lock(&all->lock);
+    struct entry *entry = find_locked(all, tag);
+    pthread_mutex_unlock(&all->lock);
+    entry->asked = true; // nobody else changes one that runs
+    return put_doc(all, entry, NULL, 0, err);
+}
+
 bool idempotency_knows(struct idempotency *all, const char *tag)
 {
     pthread_mutex_lock(&all->lock);
@@ -397,14 +410,23 @@ bool idempotency_next_open(struct idempotency *all, struct idempotency_open *ret
         entry = entry->younger;
     if (entry == NULL)
         return false;
-    *ret_open = (struct idempotency_open){.count = entry->count};
+    *ret_open = (struct idempotency_open){.count = entry->count, .asked = entry->asked};
     memcpy(ret_open->tag, entry->tag, sizeof ret_open->tag);
     memcpy(ret_open->route, entry->route, sizeof ret_open->route);
     return true;
 }
 
-void idempotency_settle(struct idempotency *all, const struct idempotency_open *open,
-        enum idempotency_outcome outcome, int status, const char *answer)
+void idempotency_settle(struct idempotency *all, const char *tag, enum idempotency_outcome outcome,
+        int status, const char *answer)
 {
-    idempotency_end(all, open->tag, outcome, status, answer, answer == NULL ? 0 : strlen(answer));
+    pthread_mutex_lock(&all->lock);
+    struct entry *entry = find_locked(all, tag);
+    bool mine = entry != NULL && (entry->state == OPEN || entry->state == LOST);
+    if (mine) { // it does not make way while it is changed
+        entry->state = RUNNING;
+        entry->found = outcome == IDEMPOTENCY_MADE;
+    }
+    pthread_mutex_unlock(&all->lock);
+    if (mine)
+        idempotency_end(all, tag, outcome, status, answer, answer == NULL ? 0 : strlen(answer));
 }

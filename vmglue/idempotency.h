@@ -6,8 +6,10 @@
 // one is in its place, with the answer as its blob. TAG is a hash of who asks and of the key that the client
 // chose. What the handler makes has the tag in its own record (made_by.h), so a daemon that died between the
 // two can tell at its next start whether the thing is there: then the doc is completed from the thing,
-// otherwise it goes and the request may run again. What lives inside a guest (jobs, contexts) and in records
-// of others has no tag: of these the outcome stays unknown, and the client is told.
+// otherwise it goes and the request may run again. What lives inside a guest (jobs, contexts) has the tag as
+// well, but the guest has to be asked, and may have lost it: the doc says that the guest was going to be
+// asked to make it (`asked`) before it is. Without that it goes; with it the outcome stays unknown, and each
+// time that the client asks again the guest is.
 //
 // Only successes are kept: what failed has made nothing. Kept for 24 hours, of one caller at most
 // IDEMPOTENCY_CALLER_MAX, then its oldest make way. Secrets are not kept: a repeated answer is without them.
@@ -54,6 +56,7 @@ struct idempotency_request {
 };
 enum idempotency_verdict {
     IDEMPOTENCY_RUN,      // it is the first: run it, then idempotency_end
+    IDEMPOTENCY_FOUND,    // as IDEMPOTENCY_REPLAY, but the answer is the thing as it was found after a crash
     IDEMPOTENCY_REPLAY,   // *ret_status and *ret_answer (malloc'ed; NULL = none) are the first one's
     IDEMPOTENCY_CONFLICT, // the key was used for another request
     IDEMPOTENCY_BUSY,     // the first one still runs; waited in vain
@@ -70,6 +73,8 @@ enum idempotency_outcome {
 };
 void idempotency_end(struct idempotency *all, const char *tag, enum idempotency_outcome outcome, int status,
         const char *answer, size_t answer_size);
+// A guest is about to be asked to make it: durable before that, in the log's order.
+int idempotency_ask(struct idempotency *all, const char *tag, struct error *err);
 // There is something to replay, or it runs: asked before a handler's other checks.
 bool idempotency_knows(struct idempotency *all, const char *tag);
 
@@ -81,9 +86,10 @@ unsigned idempotency_kept(struct idempotency *all);
 struct idempotency_open {
     char tag[MADE_BY_REQUEST_SIZE], route[128];
     unsigned count;
+    bool asked;
 };
 // One that is not settled yet; false: none is left.
 bool idempotency_next_open(struct idempotency *all, struct idempotency_open *ret_open);
-// As idempotency_end.
-void idempotency_settle(struct idempotency *all, const struct idempotency_open *open,
-        enum idempotency_outcome outcome, int status, const char *answer);
+// As idempotency_end, of one that is open or whose outcome is unknown; nothing is done to others.
+void idempotency_settle(struct idempotency *all, const char *tag, enum idempotency_outcome outcome,
+        int status, const char *answer);

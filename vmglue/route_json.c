@@ -2,6 +2,7 @@
 #include "vmglue/route_json.h"
 
 #include "snapshot/working_set.h"
+#include "vmglue/agent_client.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/made_by.h"
 
@@ -200,4 +201,29 @@ int route_json_query_flag(struct http_request *request, const char *name, bool *
         return error_set(err, -EINVAL, "query parameter %s=%.40s must be 1 or 0", name, text);
     *ret_value = yes;
     return 1;
+}
+
+static json_t *log_json(const struct agent_job_log *log)
+{
+    return json_pack(
+            "{s:I, s:I}", "first_offset", (json_int_t)log->first, "next_offset", (json_int_t)log->end);
+}
+
+json_t *route_json_job(const struct agent_job *job)
+{
+    json_t *json = json_pack("{s:I, s:o, s:o, s:s, s:i, s:o, s:o, s:I, s:o, s:o}", "id", (json_int_t)job->id,
+            "name", job->name[0] == '\0' ? json_null() : json_fields_text(job->name, strlen(job->name)),
+            "command", json_fields_text(job->command, strlen(job->command)), "state",
+            job->running ? "running" : "ended", "pid", job->pid, "started_at",
+            json_fields_time(job->started_ns), "ended_at", json_fields_time(job->ended_ns), "duration_ms",
+            (json_int_t)job->duration_ms, "stdout", log_json(&job->out), "stderr", log_json(&job->err));
+    if (job->running)
+        return json;
+    json_object_set_new(json, "exit_code", json_integer(job->exit_code));
+    json_object_set_new(json, "timed_out", json_boolean(job->timed_out));
+    if (job->signal != 0)
+        json_object_set_new(json, "signal", json_integer(job->signal));
+    if (job->out_of_memory)
+        json_object_set_new(json, "out_of_memory", json_true());
+    return json;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code contexts of a sandbox: making, listing, running code in them.
 #include "vmglue/contexts.h"
+#include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 
@@ -60,7 +61,10 @@ static void create_context(struct http_request *request)
     }
     if (!begin(request, &use))
         return;
-    r = contexts_create(&use, &create, &json, &err);
+    create.mark = gate_request_tag(request);
+    r = gate_request_asks(request, &err);
+    if (r == 0)
+        r = contexts_create(&use, &create, &json, &err);
     finish(request, &use, r, 201, json, &err);
 }
 

@@ -2,6 +2,7 @@
 // Jobs in a sandbox: commands that go on when their caller leaves. Their logs are read whole or followed as
 // server-sent events, whose ids are the offsets of both streams: a client that connects again misses nothing
 // that is kept, and is told of what is not ("gap").
+#include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_exec.h"
 #include "vmglue/route_json.h"
@@ -15,31 +16,6 @@
 static const double WAIT_MAX_SECS = 3600;
 static const uint64_t FROM_END = UINT64_MAX; // an offset that stands for the present end
 enum { WAIT_STEP_MS = 1000 };                // between two looks whether the client still waits
-
-static json_t *log_json(const struct agent_job_log *log)
-{
-    return json_pack(
-            "{s:I, s:I}", "first_offset", (json_int_t)log->first, "next_offset", (json_int_t)log->end);
-}
-
-static json_t *job_json(const struct agent_job *job)
-{
-    json_t *json = json_pack("{s:I, s:o, s:o, s:s, s:i, s:o, s:o, s:I, s:o, s:o}", "id", (json_int_t)job->id,
-            "name", job->name[0] == '\0' ? json_null() : json_fields_text(job->name, strlen(job->name)),
-            "command", json_fields_text(job->command, strlen(job->command)), "state",
-            job->running ? "running" : "ended", "pid", job->pid, "started_at",
-            json_fields_time(job->started_ns), "ended_at", json_fields_time(job->ended_ns), "duration_ms",
-            (json_int_t)job->duration_ms, "stdout", log_json(&job->out), "stderr", log_json(&job->err));
-    if (job->running)
-        return json;
-    json_object_set_new(json, "exit_code", json_integer(job->exit_code));
-    json_object_set_new(json, "timed_out", json_boolean(job->timed_out));
-    if (job->signal != 0)
-        json_object_set_new(json, "signal", json_integer(job->signal));
-    if (job->out_of_memory)
-        json_object_set_new(json, "out_of_memory", json_true());
-    return json;
-}
 
 static void start_job(struct http_request *request)
 {
@@ -56,6 +32,9 @@ static void start_job(struct http_request *request)
                     "field \"name\": a job's name does not begin with a digit, as its id does");
         if (r >= 0 && name != NULL && name[0] == '\0')
             r = error_set(&err, -EINVAL, "field \"name\" is empty; leave it out for a job without a name");
+        call.exec.mark = gate_request_tag(request);
+        if (r >= 0)
+            r = gate_request_asks(request, &err);
         if (r >= 0)
             r = agent_job_start(call.use.agent, &call.exec, name, &job, &err);
         if (r == -EEXIST)
@@ -64,7 +43,7 @@ static void start_job(struct http_request *request)
             sandbox_agent_failed(&call.use, &err);
             http_reply_failure(request, "job", &err);
         } else {
-            http_reply_json(request, 201, job_json(&job));
+            http_reply_json(request, 201, route_json_job(&job));
         }
     }
     route_exec_end(&call);
@@ -110,7 +89,7 @@ static void reply_failure(struct http_request *request, struct sandbox_agent *us
 
 static void add_job(void *context, const struct agent_job *job)
 {
-    json_array_append_new(context, job_json(job));
+    json_array_append_new(context, route_json_job(job));
 }
 
 static void list_jobs(struct http_request *request)
@@ -166,7 +145,7 @@ static void get_job(struct http_request *request)
     if (r < 0)
         reply_failure(request, &use, &err);
     else
-        http_reply_json(request, 200, job_json(&job));
+        http_reply_json(request, 200, route_json_job(&job));
     sandbox_agent_done(&use);
 }
 
@@ -378,7 +357,7 @@ static void job_logs(struct http_request *request)
     for (int stream = 1; stream <= 2 && r == 0; stream++)
         send_text(&reader, stream, reader.rest[stream].bytes, reader.rest[stream].size);
     if (r == 0) {
-        send_event(&reader, "end", job_json(&job));
+        send_event(&reader, "end", route_json_job(&job));
     } else {
         sandbox_agent_failed(&use, &err);
         http_reply_event_failure(request, "error", "job", &err);

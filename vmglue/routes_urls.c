@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/sandboxes/{name}/urls: making, listing and revoking URLs of exposed ports.
+#include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
 #include "vmglue/sandbox_urls.h"
@@ -70,7 +71,7 @@ static void create_url(struct http_request *request)
     urls_new_token(token);
     if (r >= 0)
         r = sandbox_url_add(service_of(request)->sandboxes, http_request_param(request, "name"),
-                (unsigned)port, ttl_ms, token, &json, &err);
+                (unsigned)port, ttl_ms, token, gate_request_tag(request), &json, &err);
     if (r == -EMFILE) {
         http_reply_error(request, 409, "url.too_many", "%s", err.text);
     } else if (r < 0) {

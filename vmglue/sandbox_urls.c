@@ -68,7 +68,7 @@ static int commit(struct sandbox *sandbox, json_t *list, struct error *err)
 }
 
 int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint64_t ttl_ms,
-        const char *token, json_t **ret_json, struct error *err)
+        const char *token, const char *request, json_t **ret_json, struct error *err)
 {
     char id[URLS_ID_SIZE], hex[2 * SHA256_SIZE + 1];
     struct sandbox *sandbox;
@@ -85,6 +85,8 @@ int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint
             "created_wall_ns", (json_int_t)now);
     if (ttl_ms != 0)
         json_object_set_new(url, "expires_wall_ns", json_integer((json_int_t)(now + ttl_ms * 1000000)));
+    if (request[0] != '\0')
+        json_object_set_new(url, "request", json_string(request));
     if (json_array_size(list) >= URLS_PER_SANDBOX) {
         r = error_set(err, -EMFILE, "sandbox \"%s\" has %d URLs, which are the most; remove one first",
                 sandbox->record.name, URLS_PER_SANDBOX);
@@ -172,6 +174,21 @@ int sandbox_url_remove(
         urls_forget(urls, id);
     sandbox_finish(sandbox);
     return r;
+}
+
+bool sandbox_url_find_request(struct sandboxes *all, const char *request, json_t **ret_json)
+{
+    json_t *found = NULL, *url;
+    size_t i;
+    pthread_mutex_lock(&all->lock);
+    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
+        json_array_foreach(sandbox->record.urls, i,
+                url) if (!sandbox->removed && strcmp(json_fields_get_text(url, "request"), request) == 0)
+                found = url;
+    if (found != NULL)
+        *ret_json = show(found);
+    pthread_mutex_unlock(&all->lock);
+    return found != NULL;
 }
 
 void sandbox_url_index(struct sandboxes *all, const char *sandbox_id, const json_t *old, const json_t *urls)

@@ -20,8 +20,11 @@ struct sandbox_url {
 
 // Durable. ret_json: {"id","host_port","created_at","expires_at"}. -EMFILE: the sandbox has
 // URLS_PER_SANDBOX.
+// request: made_by.request, or "".
 int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint64_t ttl_ms,
-        const char *token, json_t **ret_json, struct error *err);
+        const char *token, const char *request, json_t **ret_json, struct error *err);
+// The one that a request made, as sandbox_url_add answers it.
+bool sandbox_url_find_request(struct sandboxes *all, const char *request, json_t **ret_json);
 int sandbox_url_list(struct sandboxes *all, const char *name, json_t **ret_list, struct error *err);
 // At once, open connections too; a failure leaves it revoked until this daemon ends. -ENOENT also when the
 // sandbox has no such URL; *ret_is_url says which it was.

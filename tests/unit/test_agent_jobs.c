@@ -69,6 +69,31 @@ static void reconnect(struct guest *guest)
         fail_msg("%s", err.text);
 }
 
+// After the host died it asks for the job that it had asked for: by its mark, in another session.
+static void a_job_is_known_again_by_its_mark(void **state)
+{
+    struct guest *guest = *state;
+    const char *mark = "0123456789abcdef0123456789abcdef";
+    struct agent_job job, found;
+    struct error err;
+    start(guest, "exit 0", NULL); // without one
+    const struct agent_exec exec = {.shell_command = "exit 5", .mark = mark};
+    assert_int_equal(agent_job_start(guest->agent, &exec, "marked", &job, &err), 0);
+    assert_string_equal(job.mark, mark);
+    reconnect(guest);
+    assert_int_equal(agent_job_marked(guest->agent, mark, &found, &err), 0);
+    assert_int_equal(found.id, job.id);
+    assert_string_equal(found.name, "marked");
+    assert_int_equal(
+            agent_job_marked(guest->agent, "0123456789abcdef0123456789abcdee", &found, &err), -ENOENT);
+    const struct agent_exec bad = {.shell_command = "exit 5", .mark = "0123456789abcdef0123456789abcdef0"};
+    assert_int_equal(agent_job_start(guest->agent, &bad, NULL, &found, &err), -EINVAL);
+    await_end(guest, job.id);
+    assert_int_equal(agent_job_marked(guest->agent, mark, &found, &err), 0);
+    assert_int_equal(found.exit_code, 5);
+    assert_int_equal(agent_job_remove(guest->agent, job.id, false, &err), 0);
+}
+
 static void a_job_runs_and_ends_with_its_log(void **state)
 {
     struct log log = {0};
@@ -322,6 +347,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test(a_job_runs_and_ends_with_its_log),
+            cmocka_unit_test(a_job_is_known_again_by_its_mark),
             cmocka_unit_test(a_job_outlives_its_session),
             cmocka_unit_test(what_cannot_start_is_said),
             cmocka_unit_test(one_of_a_name_runs),

@@ -114,7 +114,8 @@ static void test_open_after_a_restart(void **state)
     static const enum idempotency_outcome outcomes[] = {
             IDEMPOTENCY_MADE, IDEMPOTENCY_NOTHING, IDEMPOTENCY_LOST};
     static const enum idempotency_verdict verdicts[] = {
-            IDEMPOTENCY_REPLAY, IDEMPOTENCY_RUN, IDEMPOTENCY_UNKNOWN};
+            IDEMPOTENCY_FOUND, IDEMPOTENCY_RUN, IDEMPOTENCY_UNKNOWN};
+    struct error err;
     struct world *world = *state;
     struct idempotency *all = start(&world->from);
     struct idempotency_request requests[3] = {
@@ -124,6 +125,7 @@ static void test_open_after_a_restart(void **state)
         test_wall_ns++;
         assert_int_equal(begin(all, &requests[i], &none), IDEMPOTENCY_RUN);
     }
+    assert_int_equal(idempotency_ask(all, requests[2].tag, &err), 0);
     idempotency_stop(all);
     all = start(&world->from);
     for (int i = 0; i < 3; i++) {
@@ -132,7 +134,8 @@ static void test_open_after_a_restart(void **state)
         assert_string_equal(open.tag, requests[i].tag);
         assert_string_equal(open.route, requests[i].route);
         assert_int_equal(open.count, 3);
-        idempotency_settle(all, &open, outcomes[i], 201, outcomes[i] == IDEMPOTENCY_MADE ? "{}" : NULL);
+        assert_int_equal(open.asked, i == 2);
+        idempotency_settle(all, open.tag, outcomes[i], 201, outcomes[i] == IDEMPOTENCY_MADE ? "{}" : NULL);
     }
     idempotency_stop(all);
     all = start(&world->from);
@@ -142,6 +145,17 @@ static void test_open_after_a_restart(void **state)
         free(answer);
     }
     idempotency_end(all, requests[1].tag, IDEMPOTENCY_NOTHING, 0, NULL, 0);
+    // What was not known may be found out later, once; nothing else is settled again.
+    idempotency_settle(all, requests[2].tag, IDEMPOTENCY_MADE, 201, "{\"id\":1}");
+    for (int i = 0; i < 3; i++)
+        idempotency_settle(all, requests[i].tag, IDEMPOTENCY_MADE, 201, "{\"id\":2}");
+    for (int i = 0; i < 3; i += 2) {
+        char *answer = NULL;
+        assert_int_equal(begin(all, &requests[i], &answer), IDEMPOTENCY_FOUND);
+        assert_string_equal(answer, i == 0 ? "{}" : "{\"id\":1}");
+        free(answer);
+    }
+    assert_false(idempotency_knows(all, requests[1].tag));
     idempotency_stop(all);
 }
 

@@ -55,6 +55,7 @@ void background_pack(const struct background *background, struct agent_builder *
         agent_builder_u64(fields, background_log_first(&background->log[i]));
         agent_builder_u64(fields, background->log[i].end);
     }
+    agent_builder_string(fields, background->mark);
 }
 
 void background_answer(uint32_t stream, const struct background *background)
@@ -107,9 +108,9 @@ static bool name_runs(const char *name)
     return false;
 }
 
-struct background *background_new(uint32_t stream, const char *name, const char *command)
+struct background *background_new(uint32_t stream, const char *name, const char *mark, const char *command)
 {
-    if (strlen(name) > BACKGROUND_NAME_MAX) {
+    if (strlen(name) > BACKGROUND_NAME_MAX || strlen(mark) > BACKGROUND_MARK_MAX) {
         job_result(stream, -EINVAL, "the name of a job is too long", NULL);
         return NULL;
     }
@@ -130,6 +131,7 @@ struct background *background_new(uint32_t stream, const char *name, const char 
     background->start_stream = stream;
     background->status.fd = -1;
     snprintf(background->name, sizeof background->name, "%s", name);
+    snprintf(background->mark, sizeof background->mark, "%s", mark);
     snprintf(background->command, sizeof background->command, "%s", command);
     background->next = background_list;
     background_list = background;

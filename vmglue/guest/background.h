@@ -18,7 +18,8 @@ struct background;
 struct job;
 
 // A record for a job that is about to start; its start is answered on the stream. NULL: that was answered.
-struct background *background_new(uint32_t stream, const char *name, const char *command);
+// mark: the host's, by which it knows the job again.
+struct background *background_new(uint32_t stream, const char *name, const char *mark, const char *command);
 void background_not_started(struct background *background); // frees it
 
 // From the job: it has a process; output of a channel is there to be read (as read(2), -errno); it ended.

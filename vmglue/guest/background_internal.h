@@ -5,7 +5,12 @@
 #include "vmglue/guest/background.h"
 #include "vmglue/guest/loop.h"
 
-enum { BACKGROUND_LOG_BYTES = 1 << 20, BACKGROUND_JOBS_MAX = 256, BACKGROUND_NAME_MAX = 64 };
+enum {
+    BACKGROUND_LOG_BYTES = 1 << 20,
+    BACKGROUND_JOBS_MAX = 256,
+    BACKGROUND_NAME_MAX = 64,
+    BACKGROUND_MARK_MAX = 32
+};
 
 struct background_log {
     uint8_t *bytes; // of capacity; the byte at offset o is at o % capacity
@@ -19,6 +24,7 @@ struct background {
     uint32_t id, cgroup_id;
     uint32_t start_stream, remove_stream; // to be answered; 0 = none
     char name[BACKGROUND_NAME_MAX + 1];
+    char mark[BACKGROUND_MARK_MAX + 1];
     char command[200];
     struct job *job; // NULL once it ended
     bool started, doomed, timed_out, out_of_memory;

@@ -168,7 +168,7 @@ static void explain(uint32_t stream, int code)
 // What PTY and JOB_START have before EXEC's fields.
 struct exec_before {
     struct job_terminal terminal;
-    const char *term, *name;
+    const char *term, *name, *mark;
     uint32_t input_size;
     const uint8_t *input;
 };
@@ -217,7 +217,7 @@ static void start(uint32_t stream, enum agent_operation operation, const struct 
 {
     int result = 0;
     if (operation == AGENT_JOB_START) {
-        config->background = background_new(stream, before->name, command);
+        config->background = background_new(stream, before->name, before->mark, command);
         if (config->background == NULL)
             return;
         config->stream = 0;
@@ -250,6 +250,8 @@ void exec_start(uint32_t stream, enum agent_operation operation, struct agent_cu
     request.cwd = agent_cursor_string(&fields);
     request.arguments = read_strings(&fields);
     request.environment = read_strings(&fields);
+    if (operation == AGENT_JOB_START) // hosts of before say nothing of it
+        before.mark = fields.bad || fields.at == fields.end ? "" : agent_cursor_string(&fields);
     bool whole = !fields.bad && request.arguments != NULL && request.environment != NULL;
     const char *command = whole ? request.arguments[0] : NULL;
     if (!whole || (command == NULL && operation != AGENT_PTY)) {

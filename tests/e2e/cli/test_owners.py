@@ -203,11 +203,47 @@ class Owners(Repeats):
         self.assertEqual((answer.status, answer.headers["Idempotency-Replayed"]), (201, "true"))
         self.assertEqual(sorted(snapshot["id"] for snapshot in self.good("GET", "/v1/snapshots")["snapshots"] if "template" not in snapshot),
                          [answer.json["id"]])
-        # What lives in a guest cannot be found by the request: nobody pretends.
-        self.die("/v1/sandboxes/box/jobs", {"command": "sleep 1000"}, "job", "request.made")
-        answer = self.post("/v1/sandboxes/box/jobs", {"command": "sleep 1000"}, "job")
+        # What lives in a guest is asked for there, by the request's mark; what was not asked for yet is made.
+        for path, body, count in (("/v1/sandboxes/box/jobs", {"command": "sleep 1000"}, "jobs"),
+                                  ("/v1/sandboxes/box/contexts", {"language": "bash"}, "contexts"),
+                                  ("/v1/sandboxes/box/urls", {"host_port": 80}, "urls")):
+            for step in "request.recorded", "request.made":
+                with self.subTest(path=path, step=step):
+                    before = len(self.good("GET", path)[count])
+                    self.die(path, body, path + step, step)
+                    answer = self.post(path, body, path + step)
+                    self.assertEqual((answer.status, answer.headers["Idempotency-Replayed"]), (201, "true" if step == "request.made" else None),
+                                     answer.body)
+                    [there] = [thing for thing in self.good("GET", path)[count] if thing["id"] == answer.json["id"]]
+                    self.assertEqual(len(self.good("GET", path)[count]), before + 1)
+                    if count == "urls":
+                        self.assertEqual("token" in answer.json, step == "request.recorded")
+                        self.assertEqual(answer.json["host_port"], there["host_port"])
+                    again = self.post(path, body, path + step)
+                    self.assertEqual((again.status, again.headers["Idempotency-Replayed"], again.json["id"]), (201, "true", answer.json["id"]))
+        # A machine that does not run cannot be asked; nobody pretends, and nothing is made twice.
+        self.die("/v1/sandboxes/box/jobs", {"command": "sleep 1001"}, "stopped", "request.made")
+        self.good("POST", "/v1/sandboxes/box/stop", {})
+        answer = self.post("/v1/sandboxes/box/jobs", {"command": "sleep 1001"}, "stopped")
         self.assertEqual((answer.status, answer.code), (409, "idempotency.unknown"))
-        self.assertEqual(len(self.good("GET", "/v1/sandboxes/box/jobs")["jobs"]), 1)
+        self.good("POST", "/v1/sandboxes/box/start", {})
+        answer = self.post("/v1/sandboxes/box/jobs", {"command": "sleep 1001"}, "stopped")
+        self.assertEqual((answer.status, answer.json["command"]), (201, "sleep 1001"))
+        # One that was restored to before it has forgotten: then only a person can tell.
+        self.good("POST", "/v1/sandboxes/box/snapshots", {"name": "before"}, status=201)
+        self.die("/v1/sandboxes/box/jobs", {"command": "sleep 1002"}, "restored", "request.made")
+        self.good("POST", "/v1/sandboxes/box/restore", {"snapshot": "before"})
+        answer = self.post("/v1/sandboxes/box/jobs", {"command": "sleep 1002"}, "restored")
+        self.assertEqual((answer.status, answer.code), (409, "idempotency.unknown"))
+        # In the words that it was asked in.
+        self.die("/pandastack/v1/sandboxes", {"template": "base"}, "words", "create.running")
+        answer = self.post("/pandastack/v1/sandboxes", {"template": "base"}, "words")
+        self.assertEqual((answer.status, answer.headers["Idempotency-Replayed"], answer.json["status"], answer.json["template"]),
+                         (201, "true", "running", "base"))
+        self.good("DELETE", "/v1/sandboxes/" + answer.json["id"], status=204)
+        self.die("/v1/sandboxes/box/preview-token", {"port": 8000}, "preview", "request.made")
+        answer = self.post("/v1/sandboxes/box/preview-token", {"port": 8000}, "preview")
+        self.assertEqual((answer.status, answer.json["port"], answer.json["host_port"], "token" in answer.json), (201, 8000, 8000, False), answer.body)
         started = self.post("/v1/sandboxes/box/jobs", {"command": "sleep 1000", "name": "twice"}, "job two")
         self.assertEqual(self.post("/v1/sandboxes/box/jobs", {"command": "sleep 1000", "name": "twice"}, "job two").json, started.json)
 
