@@ -170,7 +170,8 @@ int mem_fuse_device_mount(const char *mountpoint, int *ret_fd, struct error *err
                 "cannot mount memory images at %s: %s (is /dev/fuse there, and CAP_SYS_ADMIN?)", mountpoint,
                 strerror(-result));
     return error_set(err, result,
-            "cannot mount memory images at %s: %s (without root it takes fusermount3 and access to "
+            "cannot mount memory images at %s: %s (start it as root, or: without root it takes fusermount3 "
+            "and access to "
             "/dev/fuse; try "
             "`fusermount3 -o ro -- %s` by hand to see its words)",
             mountpoint, strerror(-result), mountpoint);

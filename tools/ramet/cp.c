@@ -364,11 +364,9 @@ const struct verb verb_cp = {"cp", "cp FROM... TO, each FILE or NAME:PATH",
         "  TO that is a folder, or ends in /, takes what is copied under its own name; else TO is the new "
         "name\n"
         "  FOLDER/. is what is in the folder, without it\n"
-        "Folders that are missing above TO in a sandbox are made, here they are not. A folder that exists is "
-        "merged with what "
-        "comes.\n"
-        "Modes stay, symbolic links stay links (one that is named itself is followed). "
-        "What is "
-        "copied\n"
-        "appears only when all of it is there, and belongs to whom the folder belongs to.\n",
+        "Folders that are missing above TO in a sandbox are made, here they are not. A folder that exists "
+        "is\n"
+        "merged with what comes. Modes stay, symbolic links stay links (one that is named itself is\n"
+        "followed). What is copied appears only when all of it is there, and belongs to whom the folder\n"
+        "belongs to.\n",
         run, .takes = "p"};

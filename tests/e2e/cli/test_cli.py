@@ -427,10 +427,12 @@ class Shells(rig.Case):
         self.daemon.ramet("volume", "create", "data", "1M")
         program = ('autoload -Uz compinit; compinit -u -D; source <(ramet completion zsh); print $_comps[ramet];'
                    'compadd() { local -a rest; while [[ $1 == -* ]]; do [[ $1 == -S ]] && shift; [[ $1 == -- ]] && { shift; break }; shift; done;'
-                   'print -l -- $@ }; words=(ramet volume show d); CURRENT=4; _ramet')
+                   'print -l -- $@ }; words=(ramet volume show d); CURRENT=4; _ramet;'
+                   # What stands before the sign is not part of what is completed.
+                   "compset() { print compset $@ }; words=(ramet create --from=d); CURRENT=3; _ramet")
         result = subprocess.run(["zsh", "-f", "-c", program], capture_output=True, text=True, check=True, cwd=self.root,
                                 env={**CLEAN, "RAMET_RUN": self.daemon.run, "PATH": rig.BIN + ":" + os.environ["PATH"]})
-        self.assertEqual(result.stdout.split(), ["_ramet", "data"], result.stderr)
+        self.assertEqual(result.stdout.split(), ["_ramet", "data", "compset", "-P", "*=", "data"], result.stderr)
 
     def test_pages(self):
         for program, words in (("ramet", ["help", "--man"]), ("rametd", ["--man"])):
