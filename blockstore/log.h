@@ -135,7 +135,6 @@ void log_ref(struct log *log, locator_t locator, uint64_t count);
 void log_unref(struct log *log, locator_t locator, uint64_t count);
 // Whether the file that the locator names is there (recovery: it may have retired).
 bool log_holds(struct log *log, locator_t locator);
-uint64_t log_block_sum(struct log *log, locator_t locator);
 
 // A cut: rotates the log. at() runs on loop 0 at the moment when every record so far is applied and none is
 // in flight, just before the image of the new file is composed; `file` is that file's number. done() follows,

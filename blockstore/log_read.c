@@ -95,11 +95,6 @@ void log_unref(struct log *log, locator_t locator, uint64_t count)
         log_kick_retire(log);
 }
 
-uint64_t log_block_sum(struct log *log, locator_t locator)
-{
-    return file_of(log, locator)->sums[locator_log_block(locator)];
-}
-
 bool log_holds(struct log *log, locator_t locator)
 {
     return locator_is_log(locator) && file_of(log, locator) != NULL;

@@ -331,18 +331,6 @@ void background_close(struct store *store)
     free(self);
 }
 
-void background_abandon(struct store *store)
-{
-    struct background *self = store->background;
-    if (self == NULL)
-        return;
-    atomic_store(&self->closing, true);
-    if (self->task != NULL)
-        task_abandon(self->task);
-    store->background = NULL;
-    free(self);
-}
-
 bool background_waiting(struct store *store)
 {
     return atomic_load(&store->background->waiting) > 0;

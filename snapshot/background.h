@@ -42,8 +42,6 @@ void background_submit(struct store *store, struct background_job *job);
 void background_pressure(void *store);
 // The loops' threads have stopped: ends the task, drives the loops until all jobs are answered.
 void background_close(struct store *store);
-// For the simulator, after a power cut: nothing is driven, nobody is answered.
-void background_abandon(struct store *store);
 // Whether a job waits: long jobs that can be cut in pieces look at it. [the task]
 bool background_waiting(struct store *store);
 int background_error(struct store *store);   // of the last checkpoint or collection [any]

@@ -33,7 +33,9 @@ uint64_t space_reserve_bytes(struct store *store)
     return (reserve + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
 }
 
-uint64_t space_counted_bytes(struct store *store)
+// What the store's files take, as far as the engine counts it itself: log files, segments, and the reserve
+// whether it is there already or not.
+static uint64_t counted_bytes(struct store *store)
 {
     struct log_stat log;
     struct segments_stat segments;
@@ -46,7 +48,7 @@ uint64_t space_counted_bytes(struct store *store)
 static bool quota_has(struct store *store, uint64_t bytes)
 {
     uint64_t quota = store->config.quota_bytes;
-    return quota == 0 || space_counted_bytes(store) + bytes <= quota;
+    return quota == 0 || counted_bytes(store) + bytes <= quota;
 }
 
 bool space_has(struct store *store, uint64_t bytes)

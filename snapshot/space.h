@@ -17,9 +17,6 @@
 bool space_may_grow(void *store);
 // Whether the log file at hand may be filled with data: quota only. [loop 0]
 bool space_may_fill(void *store);
-// What the store's files take, as far as the engine counts it itself: log files, segments, and the reserve
-// whether it is there already or not. [any]
-uint64_t space_counted_bytes(struct store *store);
 // Whether file system and quota have room for so much. [any thread; blocks shortly]
 bool space_has(struct store *store, uint64_t bytes);
 

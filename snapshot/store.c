@@ -366,18 +366,6 @@ struct store *store_close(struct store *store)
     return NULL;
 }
 
-struct store *store_abandon(struct store *store)
-{
-    if (store == NULL)
-        return NULL;
-    background_abandon(store);
-    store->space.log = NULL;
-    store->log = log_abandon(store->log);
-    store->segments = segments_free(store->segments, NULL);
-    store_free(store);
-    return NULL;
-}
-
 struct loop *store_loop(struct store *store, unsigned index)
 {
     return store->loops[index];

@@ -43,9 +43,6 @@ int store_open(struct loop **loops, unsigned loop_count, const char *directory,
 // After the loops' threads have stopped: waits for I/O in flight, syncs the log, releases the lock.
 struct store *store_close(struct store *store);
 
-// After a power cut in the simulator: frees everything, drives nothing.
-struct store *store_abandon(struct store *store);
-
 struct loop *store_loop(struct store *store, unsigned index);
 unsigned store_loop_count(struct store *store);
 const char *store_directory(struct store *store);

@@ -143,7 +143,11 @@ static void reply_verdict(struct http_request *request, enum idempotency_verdict
         if (answer != NULL)
             replay(request, status, answer);
         else
-            reply_unknown(request);
+            http_reply_error(request, 409, "idempotency.unknown",
+                    "the first request with this Idempotency-Key made what it should, but its answer was "
+                    "larger "
+                    "than %d KiB and is not kept: look for what it made",
+                    IDEMPOTENCY_ANSWER_MAX / 1024);
         break;
     case IDEMPOTENCY_CONFLICT:
         http_reply_error(request, 409, "idempotency.conflict",

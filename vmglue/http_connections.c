@@ -182,14 +182,6 @@ struct http_connections *http_connections_destroy(struct http_connections *all)
     return NULL;
 }
 
-unsigned http_connections_count(struct http_connections *all)
-{
-    pthread_mutex_lock(&all->lock);
-    unsigned count = all->count;
-    pthread_mutex_unlock(&all->lock);
-    return count;
-}
-
 struct http_connection *http_connections_add(struct http_connections *all, int fd)
 {
     struct http_connection *connection = calloc(1, sizeof *connection);

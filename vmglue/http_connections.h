@@ -44,7 +44,6 @@ struct http_connections *http_connections_create(
         const struct http_limits *limits, void (*gone)(void *request));
 struct http_connections *http_connections_destroy(
         struct http_connections *all); // all are removed; NULL is fine
-unsigned http_connections_count(struct http_connections *all);
 
 struct http_connection *http_connections_add(struct http_connections *all, int fd); // NULL: no memory
 void http_connections_remove(struct http_connection *connection); // before its socket closes

@@ -117,7 +117,6 @@ struct http_request {
 };
 
 uint64_t http_server_now_ns(void);
-bool http_server_is_stopping(struct http_server *server);
 // http_run.c: a request between its head and its answer.
 struct http_request *http_run_create(struct http_server *server, const char *target);
 void http_run_free(struct http_request *request);

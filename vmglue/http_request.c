@@ -185,15 +185,6 @@ void http_request_set_target(struct http_request *request, const char *method, c
     replace(&request->path, path);
 }
 
-void http_request_set_query(struct http_request *request, const char *name, const char *value)
-{
-    if (request->query_count == HTTP_QUERIES_MAX || http_request_query(request, name) != NULL)
-        return;
-    struct http_query *query = &request->queries[request->query_count++];
-    query->name = strdup(name);
-    query->value = strdup(value);
-}
-
 void http_request_rename_query(struct http_request *request, const char *name, const char *to)
 {
     for (unsigned i = 0; i < request->query_count; i++) {

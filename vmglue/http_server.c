@@ -42,7 +42,7 @@ void *http_request_context(struct http_request *request)
     return request->server->config.context;
 }
 
-bool http_server_is_stopping(struct http_server *server)
+static bool is_stopping(struct http_server *server)
 {
     pthread_mutex_lock(&server->lock);
     bool stopping = server->stopping;
@@ -52,7 +52,7 @@ bool http_server_is_stopping(struct http_server *server)
 
 bool http_request_is_stopping(struct http_request *request)
 {
-    return http_server_is_stopping(request->server);
+    return is_stopping(request->server);
 }
 
 const struct http_words *http_server_words(struct http_server *server)

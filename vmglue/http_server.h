@@ -111,7 +111,6 @@ uint64_t http_request_read_bytes(struct http_request *request);
 void http_request_set_words(struct http_request *request, void *words);
 void *http_request_words(struct http_request *request);
 void http_request_set_target(struct http_request *request, const char *method, const char *path);
-void http_request_set_query(struct http_request *request, const char *name, const char *value);
 void http_request_rename_query(struct http_request *request, const char *name, const char *to); // NULL = drop
 enum { HTTP_PEER_SIZE = 48 };
 // The other side's address without its port: "127.0.0.1", "2001:db8:1:2::/64", "local".

@@ -57,7 +57,7 @@ struct idempotency_request {
 enum idempotency_verdict {
     IDEMPOTENCY_RUN,      // it is the first: run it, then idempotency_end
     IDEMPOTENCY_FOUND,    // as IDEMPOTENCY_REPLAY, but the answer is the thing as it was found after a crash
-    IDEMPOTENCY_REPLAY,   // *ret_status and *ret_answer (malloc'ed; NULL = none) are the first one's
+    IDEMPOTENCY_REPLAY,   // *ret_status and *ret_answer (malloc'ed; NULL = too large) are the first one's
     IDEMPOTENCY_CONFLICT, // the key was used for another request
     IDEMPOTENCY_BUSY,     // the first one still runs; waited in vain
     IDEMPOTENCY_UNKNOWN,  // nobody knows what came of the first one

@@ -330,12 +330,6 @@ static int finish(struct qemu_args *args, struct qemu_args *ret_args, struct err
     return 0;
 }
 
-int qemu_args_name(const char *tag, const char *id, char *buffer, size_t size)
-{
-    int length = snprintf(buffer, size, "%s/%s", tag, id);
-    return length < 0 || (size_t)length >= size ? -ENAMETOOLONG : 0;
-}
-
 int qemu_args_build(const struct vm_config *config, const struct qemu_args_host *host,
         struct qemu_args *ret_args, struct error *err)
 {

@@ -36,5 +36,3 @@ int qemu_args_build(const struct vm_config *config, const struct qemu_args_host 
 int qemu_args_build_canonical(
         const struct vm_config *config, const char *accel, struct qemu_args *ret_args, struct error *err);
 void qemu_args_free(struct qemu_args *args);
-// The value of -name: how a process of ours is known by its command line. "TAG/ID"
-int qemu_args_name(const char *tag, const char *id, char *buffer, size_t size);

@@ -25,7 +25,8 @@ static void look_for_owner(void *context, const struct doc *doc)
             search->name = strdup(doc->name);
 }
 
-char *route_json_volume_owner(struct service *service, struct volume_id id)
+// The name of the sandbox that owns a volume, or NULL; the result is malloc'ed.
+static char *volume_owner(struct service *service, struct volume_id id)
 {
     struct owner_search search = {.id = id};
     store_doc_list(service->store, DOC_SANDBOX, look_for_owner, &search);
@@ -41,7 +42,7 @@ static json_t *id_or_null(const char *prefix, uint64_t id)
 
 json_t *route_json_volume(struct service *service, const struct volume_info *info)
 {
-    char *owner = info->name[0] == '\0' ? route_json_volume_owner(service, info->id) : NULL;
+    char *owner = info->name[0] == '\0' ? volume_owner(service, info->id) : NULL;
     json_t *name = NULL;
     if (info->name[0] != '\0')
         name = json_string(info->name);

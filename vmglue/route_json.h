@@ -13,8 +13,6 @@ json_t *route_json_snapshot(struct service *service, const struct doc *doc);
 json_t *route_json_snapshot_by_id(struct service *service, struct doc_id id);
 struct agent_job;
 json_t *route_json_job(const struct agent_job *job);
-// The name of the sandbox that owns a volume, or NULL; the result is malloc'ed.
-char *route_json_volume_owner(struct service *service, struct volume_id id);
 // What the path names: {name}, or {name}/{part} ("web/disk"). At least STORE_NAME_MAX + 1 bytes.
 const char *route_json_path_name(struct http_request *request, char *buffer, size_t capacity);
 // The body as an object that holds nothing but the fields of the NULL-terminated list. 0, or -EINVAL with

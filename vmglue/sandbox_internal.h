@@ -219,9 +219,6 @@ int sandbox_resume_begin(struct sandbox *sandbox, const struct sandbox_origin *o
 // Running, and record.machine is used up: both in one record.
 int sandbox_resume_end(struct sandbox *sandbox, uint64_t started_ns, const char *mode, struct error *err);
 
-// ---- sandbox_pause.c ----
-int sandbox_resume_begun(struct sandbox *sandbox, struct error *err); // of a paused one
-
 // ---- sandbox_stop.c ----
 struct sandbox_stop_how {
     bool memory, force;

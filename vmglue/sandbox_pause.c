@@ -74,7 +74,7 @@ static void set_clock(struct sandbox *sandbox)
                 sandbox->record.name, err.text);
 }
 
-int sandbox_resume_begun(struct sandbox *sandbox, struct error *err)
+static int resume_paused(struct sandbox *sandbox, struct error *err)
 {
     bool frozen = sandbox->record.pause_frozen;
     int r = commit(sandbox, SANDBOX_RUNNING, false, err);
@@ -104,7 +104,7 @@ int sandbox_resume_paused(struct sandboxes *all, const char *name, json_t **ret_
     if (r < 0)
         return r;
     if (sandbox->record.state == SANDBOX_PAUSED && sandbox->vm != NULL)
-        r = sandbox_resume_begun(sandbox, err);
+        r = resume_paused(sandbox, err);
     else if (sandbox->record.state != SANDBOX_RUNNING) // otherwise it is as asked for
         r = sandbox_wrong_state(sandbox, "paused", "ramet start", err);
     if (r == 0)

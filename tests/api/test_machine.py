@@ -65,6 +65,7 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         self.daemon.call("POST", BOX + "/contexts", {"id": "nothing"})
         self.daemon.call("POST", BOX + "/jobs", {"name": "nothing", "command": "sleep 10000"})
         self.walk_fields(True)
+        self.check_defaults()
         self.daemon.call("DELETE", BOX + "/jobs/nothing?kill=1")
         self.daemon.call("DELETE", BOX + "/contexts/nothing")
 
@@ -88,6 +89,10 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         self.refuse(409, "sandbox.conflict", "POST", BOX + "/fork", {"names": ["nothing"]}, "nothing")
         self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"count": 2, "names": ["a"]}, "names")
         self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"names": ["a", "b", "a"]}, 'names.*"a" twice')
+        large, once = {"names": ["large"], "labels": {"l": "x" * 200000}}, {"Idempotency-Key": "large"}
+        self.assertEqual(self.daemon.call("POST", BOX + "/fork", large, once).status, 201)
+        self.refuse(409, "idempotency.unknown", "POST", BOX + "/fork", large, "192 KiB", once)
+        self.assertEqual(self.daemon.call("DELETE", "/v1/sandboxes/large").status, 204)
         self.refuse(400, "validation.invalid", "POST", "/v1/templates", {"name": "t", "sandbox": "nothing", "cpus": 2}, "cpus")
         self.file_errors()
         self.job_errors()

@@ -5,6 +5,7 @@ usage: lint.py CHECK [--root FOLDER] [--ramet PROGRAM]
 Prints one line "FILE:LINE: what is wrong and what to do" for each fault. Exit 0 none, 1 some, 2 usage, 77 skipped.
 """
 import argparse
+import collections
 import os
 import re
 import shutil
@@ -133,6 +134,20 @@ def check_length(tree, options):
         script = bool(lines) and lines[0].startswith("#!")
         if (script or path.endswith(CODE + (".py", ".sh", ".ts", ".js"))) and len(lines) > MAX_LINES and path not in LONG_FILES:
             tree.fault(path, len(lines), f"{len(lines)} lines; {MAX_LINES} are the most: split it where the idea changes")
+
+
+def check_unused(tree, options):
+    """A function that a header offers is called by somebody, were it a test."""
+    words, texts = collections.Counter(), {}
+    for path in tree.code():
+        texts[path] = [re.sub(r"//.*", "", line) for line in tree.lines(path)]
+        if path.endswith(".c"):
+            words.update(re.findall(r"\w+", "\n".join(texts[path])))
+    for path, lines in texts.items():
+        for number, line in enumerate(lines, 1):
+            match = re.match(r"(?!static|typedef|return)[a-z][\w *]*?\b(\w+)\(", line) if path.endswith(".h") else None
+            if match and words[match.group(1)] < 2:
+                tree.fault(path, number, f"nothing calls {match.group(1)}: remove it, or make what only its own file needs static")
 
 
 def check_format(tree, options):

@@ -38,6 +38,8 @@ BAD = [
     ("places", {"tools/test": PROGRAM + "cd /wor" + "k/main\n"}, "tools/test:4:"),
     ("places", {"tools/test": PROGRAM + "curl http://deb.debian" + ".org/x\n"}, "tools/test:4:"),
     ("places", {"vendor/x.c": SPDX}, "vendor/x.c:1:"),
+    ("unused", {"blockstore/io.h": SPDX + "// io_open opens\nint io_open(int fd);\n", "blockstore/io.c": SPDX + "int io_open(int fd)\n{\n}\n"}, "blockstore/io.h:3:"),
+    ("unused", {"blockstore/io.h": SPDX + "struct io *io_new(\n        int fd);\n"}, "blockstore/io.h:2:"),
     ("readme", {"README.md": "# x\n"}, "README.md:1:"),
     ("readme", {"README.md": GOOD["README.md"] + "```sh\ntools/gone\n```\n"}, "README.md:9:"),
     ("readme", {"tools/test": PROGRAM.replace("exit 0", "exit 1")}, "README.md:4:"),

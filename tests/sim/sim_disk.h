@@ -32,8 +32,6 @@ enum { SIM_DISK_PAGE = 4096 };
 // capacity_bytes bounds the sum of allocated pages of all files; 0 = no bound.
 struct sim_disk *sim_disk_create(uint64_t capacity_bytes);
 struct sim_disk *sim_disk_destroy(struct sim_disk *disk); // accepts NULL, returns NULL
-// A disk of its own with the same live content, all of it durable (pages are shared until written).
-struct sim_disk *sim_disk_copy(const struct sim_disk *disk);
 // What one power cut, or one death of the process, leaves; chosen by seed.
 struct sim_disk *sim_disk_after_power_cut(const struct sim_disk *disk, uint64_t seed);
 struct sim_disk *sim_disk_after_kill(const struct sim_disk *disk, uint64_t seed);

@@ -112,15 +112,6 @@ static void finish_copy(struct sim_disk *copy, const struct name_list *names)
     }
 }
 
-struct sim_disk *sim_disk_copy(const struct sim_disk *disk)
-{
-    struct sim_disk *copy = copy_nodes(disk);
-    for (size_t i = 0; i < disk->node_count; i++)
-        sim_pages_copy(&copy->node[i]->live, &disk->node[i]->live);
-    finish_copy(copy, &disk->live);
-    return copy;
-}
-
 static size_t sorted_changes(const struct sim_node *node, struct sim_change **ret_changes)
 {
     size_t count = 0;

@@ -272,11 +272,6 @@ int client_answer(struct client *client, int *ret_status, struct error *err)
     return 0;
 }
 
-int64_t client_content_length(struct client *client)
-{
-    return client->length;
-}
-
 // Reads the size line of the next chunk.
 static int next_chunk(struct client *client)
 {

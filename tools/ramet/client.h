@@ -27,7 +27,6 @@ int client_open(const struct server *server, const char *method, const char *pat
 int client_write(struct client *client, const void *bytes, size_t size, struct error *err);
 // Ends the body and reads the answer's head.
 int client_answer(struct client *client, int *ret_status, struct error *err);
-int64_t client_content_length(struct client *client); // -1 = not told
 // Bytes of the answer, 0 at its end; -EPIPE when it broke off.
 ssize_t client_read(struct client *client, void *buffer, size_t capacity, struct error *err);
 // The rest of the answer; malloc'ed, zero-terminated.

@@ -15,7 +15,9 @@
 
 enum { COPY_BYTES = 1 << 20 };
 
-int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name)
+// Everything from fd into the body. size 0 = unknown. Returns CLI_DONE also when the daemon took no more: its
+// answer says why. `name` is for sentences; "-" is standard input.
+static int send_all(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name)
 {
     const char *what = strcmp(name, "-") == 0 ? "standard input" : name;
     struct progress progress = {.what = what};
@@ -53,7 +55,7 @@ int stream_upload(struct cli *cli, const struct verb *verb, const char *method, 
     int r = client_open(cli_server(cli), method, path, "application/octet-stream", -1, &client, &err);
     if (r < 0)
         return cli_fail_call(cli, verb, &err, NULL);
-    int status = stream_send(verb, client, fd, size, name);
+    int status = send_all(verb, client, fd, size, name);
     if (status == CLI_DONE) {
         json_t *failure = NULL;
         int http_status;

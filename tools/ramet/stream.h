@@ -5,9 +5,6 @@
 #include "tools/ramet/cli.h"
 #include "tools/ramet/output.h"
 
-// Everything from fd into the body. size 0 = unknown. Returns CLI_DONE also when the daemon took no more: its
-// answer says why. `name` is for sentences; "-" is standard input.
-int stream_send(const struct verb *verb, struct client *client, int fd, uint64_t size, const char *name);
 // A whole call whose body is what fd gives (size 0 = unknown). *ret_json: the answer, NULL when it is empty.
 // When this breaks off, the daemon keeps nothing.
 int stream_upload(struct cli *cli, const struct verb *verb, const char *method, const char *path, int fd,

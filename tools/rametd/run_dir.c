@@ -37,7 +37,8 @@ static int owner_by_inode(dev_t device, ino_t inode)
     return owner;
 }
 
-int run_dir_lock_owner(int fd)
+// The process that holds a lock on an open file, as the kernel knows it; 0 when it cannot be told.
+static int lock_owner(int fd)
 {
     struct stat stat;
     return fstat(fd, &stat) < 0 ? 0 : owner_by_inode(stat.st_dev, stat.st_ino);
@@ -66,7 +67,7 @@ static int lock(const char *path, int *ret_fd, struct error *err)
     if (fd < 0)
         return error_set(err, -errno, "the lock file %s cannot be opened: %s", file, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        int code = errno == EWOULDBLOCK ? -EBUSY : -errno, owner = run_dir_lock_owner(fd);
+        int code = errno == EWOULDBLOCK ? -EBUSY : -errno, owner = lock_owner(fd);
         if (code == -EBUSY && owner > 0)
             error_set(err, code,
                     "the run directory %s is in use by rametd, process %d; stop that one first (`ramet --run "
