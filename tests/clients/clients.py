@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -13,7 +12,7 @@ ROOT = os.path.realpath(os.path.join(HERE, "../.."))
 BUILD = os.path.join(ROOT, "build", "clients")
 sys.path[:0] = [os.path.join(ROOT, "tests/e2e/cli"), os.path.join(ROOT, "tests/sdk")]
 import environments    # noqa: E402
-import rig    # noqa: E402
+import warm    # noqa: E402
 
 LIMIT_SECS = 900    # only to end one that would hang
 
@@ -50,25 +49,9 @@ class Clients(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.root = tempfile.mkdtemp(prefix="ramet-clients-", dir="/tmp")
-        cls.daemon = rig.Daemon(cls.root, os.environ["RAMET_KERNEL_DIR"])
-        cls.daemon.ramet("store", "init", cls.daemon.store)
-        cls.daemon.start("--listen", "0")
-        cls.daemon.ramet("template", "build", "code-interpreter", "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw",
-                         "--warm", "python")
-        cls.key = cls.daemon.make_key("clients")["key"]
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            if cls.daemon.process.poll() is not None:
-                cls.daemon.start()
-            for box in cls.daemon.json("ls"):
-                cls.daemon.ramet("rm", "--force", box["name"])
-            cls.daemon.stop()
-        finally:
-            subprocess.run(["umount", "-l", cls.daemon.run + "/mem"], capture_output=True)
-            shutil.rmtree(cls.root, ignore_errors=True)
+        cls.machine = warm.WarmDaemon("clients")
+        cls.addClassCleanup(cls.machine.close, False)
+        cls.daemon, cls.key, cls.root = cls.machine.daemon, cls.machine.key, cls.machine.root
 
     def run_client(self, command, **environment):
         done = subprocess.run(command, env={**os.environ, "RAMET_SOCKET": self.daemon.run + "/api.sock", **environment},
@@ -79,9 +62,3 @@ class Clients(unittest.TestCase):
 
     def left_over(self):
         return [box["name"] for box in self.daemon.json("ls")]
-
-
-def need():
-    rig.need_machines()
-    if not os.environ.get("RAMET_CODE_IMAGE") or not os.path.exists(os.environ["RAMET_CODE_IMAGE"]):
-        rig.skip("RAMET_CODE_IMAGE names no disk (tools/image/ensure --code makes it)")

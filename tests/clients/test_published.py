@@ -6,6 +6,7 @@ import unittest
 
 import clients
 import rig
+import warm
 
 
 class Published(clients.Clients):
@@ -45,7 +46,7 @@ class Published(clients.Clients):
 
 
 if __name__ == "__main__":
-    clients.need()
+    warm.need()
     FAMILIES = ("pandastack", "e2b")
     PYTHON = {family: clients.python_with(family) for family in FAMILIES}
     MODULES = {family: clients.node_modules(family) for family in FAMILIES}

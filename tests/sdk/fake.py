@@ -61,13 +61,14 @@ class Fake:
     CLOSE = b"<close>"
     everywhere = set()    # open connections of all of them, also of those that were closed
 
-    def __init__(self, *answers):
+    def __init__(self, *answers, listener=None, tls=None):
         self.answers = list(answers)
         self.requests = []
         self.connections = 0
         self.open = set()
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
+        self._tls = tls
         self._closed = False
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -89,6 +90,14 @@ class Fake:
             threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True).start()
 
     def _serve(self, sock, number):
+        if self._tls is not None:
+            try:
+                plain, sock = sock, self._tls.wrap_socket(sock, server_side=True)
+            except OSError:    # it did not like the certificate
+                return
+            with self._lock:
+                self.open.discard(plain)
+                self.open.add(sock)
         file = sock.makefile("rb")
         try:
             while (request := read_request(file, number)) is not None:

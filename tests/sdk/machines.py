@@ -6,10 +6,7 @@ Also both forms of the Python client behind one face, so that a test is written 
 import asyncio
 import faulthandler
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -17,32 +14,20 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "../.."))
 SDK = os.path.join(ROOT, "tools/sdk/python")
 EXAMPLES = os.path.join(ROOT, "tools/sdk/examples")
-sys.path[:0] = [os.path.join(ROOT, "tests/e2e/cli"), SDK]
+sys.path[:0] = [HERE, os.path.join(ROOT, "tests/e2e/cli"), SDK]
 import ramet    # noqa: E402
 import rig    # noqa: E402
+import warm    # noqa: E402
+from warm import TEMPLATE    # noqa: E402
 
-TEMPLATE = "code-interpreter"
 
-
-class Machines:
+class Machines(warm.WarmDaemon):
     """The daemon. `url` and `key` are for TCP, `socket` needs no key."""
 
     def __init__(self):
-        self.root = tempfile.mkdtemp(prefix="ramet-sdk-", dir="/tmp")
-        self.daemon = rig.Daemon(self.root, os.environ["RAMET_KERNEL_DIR"])
-        self.daemon.ramet("store", "init", self.daemon.store)
-        self.start()
-        self.daemon.ramet("template", "build", TEMPLATE, "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw", "--warm", "python")
+        super().__init__("sdk")
         # What sandboxes are made of when nobody says of what: a disk, which boots.
         self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-        self.key = self.daemon.make_key("sdk")["key"]
-
-    def start(self):
-        self.daemon.start("--listen", "0")
-
-    @property
-    def url(self):
-        return self.daemon.url
 
     @property
     def socket(self):
@@ -54,19 +39,6 @@ class Machines:
     def environment(self, **more):
         """What a program needs to find the daemon."""
         return {**os.environ, "RAMET_API": self.url, "RAMET_API_KEY": self.key, "PYTHONPATH": SDK, **more}
-
-    def close(self, failed):
-        try:
-            if self.daemon.process is None or self.daemon.process.poll() is not None:
-                self.start()
-            for box in self.daemon.json("ls"):
-                self.daemon.ramet("rm", "--force", box["name"])
-            self.daemon.stop()
-        finally:
-            if failed:
-                print(self.daemon.log()[-20000:])
-            subprocess.run(["umount", "-l", self.daemon.run + "/mem"], capture_output=True)
-            shutil.rmtree(self.root, ignore_errors=True)
 
 
 machines = None
@@ -205,9 +177,7 @@ def main(*cases):
     global machines
     if not rig.BIN:
         rig.skip("RAMET_BIN does not say where the programs are")
-    rig.need_machines()
-    if not os.path.exists(os.environ.get("RAMET_CODE_IMAGE", "")):
-        rig.skip("RAMET_CODE_IMAGE names no disk (tools/image/ensure --all makes it)")
+    warm.need()
     suite = unittest.TestSuite()
     for case in cases:
         for test in unittest.defaultTestLoader.loadTestsFromTestCase(case):

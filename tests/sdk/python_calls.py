@@ -215,7 +215,7 @@ class PythonCalls(MachineCase):
             self.assertEqual((each.health()["status"], each.version()["api"]), ("ok", "v1"))
             self.assertTrue(each.openapi()["openapi"].startswith("3.1"))
             self.assertEqual(each.memory()["state"], "ok")
-            self.assertEqual(each.me()["key"]["name"], "sdk")
+            self.assertEqual(each.me()["key"]["name"], "tests")
             self.assertEqual(each.set_environment({"SERVER_WIDE": "yes", "OTHER": "x"}), {"SERVER_WIDE": "yes", "OTHER": "x"})
             self.assertEqual(each.exec(self.box, "echo $SERVER_WIDE")["stdout"], "yes\n")
             self.assertEqual(each.update_environment({"OTHER": None}), {"SERVER_WIDE": "yes"})

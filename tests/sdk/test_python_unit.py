@@ -21,7 +21,9 @@ sys.path[:0] = [HERE, SDK]
 import ramet    # noqa: E402
 from environments import copy_of_sdk, environment    # noqa: E402
 from fake import Fake, answer, error, events    # noqa: E402
-from python_undone import Undone    # noqa: E402, F401: run with what is here
+from python_hostile import Hostile    # noqa: E402, F401: run with what is here
+from python_surface import Surface    # noqa: E402, F401: as well
+from python_undone import Undone    # noqa: E402, F401: as well
 from ramet import AsyncRamet, Ramet, RametConnectionError, RametError    # noqa: E402
 
 

@@ -1,32 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What e2b and @e2b/code-interpreter (npm) call of sandboxes, their results, and the class that each error becomes.
-import assert from "node:assert/strict";
 import { createRequire } from "node:module";
+import { check, raises, tried } from "../checks.mjs";
 
 const require = createRequire(process.argv[2] + "/");
 const e2b = require("e2b");
 const { Sandbox } = require("@e2b/code-interpreter");
-let tried = 0;
-
-function check(what, seen, wanted) {
-  assert.deepEqual(seen, wanted, what);
-  tried += 1;
-  console.log("ok", what);
-}
-
-async function raises(what, kind, words, call) {
-  let seen;
-  try {
-    seen = await call();
-  } catch (error) {
-    assert.equal(error.constructor.name, kind, `${what}: ${error.stack}`);
-    assert.ok(error.message.includes(words), `${what}: ${error.message}`);
-    tried += 1;
-    console.log("ok", what);
-    return error;
-  }
-  assert.fail(`${what}: no error but ${JSON.stringify(seen)}`);
-}
 
 async function commands(box) {
   const result = await box.commands.run("echo out $E; echo err >&2");

@@ -9,22 +9,8 @@ import e2b_code_interpreter
 import httpx
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
-tried = []
-
-
-def check(what, condition, seen=None):
-    assert condition, f"{what}: {seen!r}"
-    tried.append(what)
-    print("ok", what, flush=True)
-
-
-def raises(what, kind, words, call):
-    try:
-        seen = call()
-    except Exception as error:    # the class is what is tried
-        check(what, type(error) is kind and words in str(error), error)
-        return error
-    raise AssertionError(f"{what}: no error but {seen!r}")
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from checks import check, raises, tried    # noqa: E402
 
 
 def errors():

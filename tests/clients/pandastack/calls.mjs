@@ -1,37 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every sandbox call of @pandastack/sdk (npm), its result, and the class that each error becomes. "bare": the address has no
 // /pandastack at its end, so that only what a request itself says can be translated.
-import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { readFile, writeFile } from "node:fs/promises";
 import http from "node:http";
+import { check, raises, tried } from "../checks.mjs";
 
 const require = createRequire(process.argv[2] + "/");
 const panda = require("@pandastack/sdk");
 const { Sandbox } = panda;
 const bare = process.argv[3] === "bare";
 const client = new panda.Client({ timeoutMs: 300_000 });
-let tried = 0;
-
-function check(what, seen, wanted) {
-  assert.deepEqual(seen, wanted, what);
-  tried += 1;
-  console.log("ok", what);
-}
-
-async function raises(what, kind, words, call) {
-  let seen;
-  try {
-    seen = await call();
-  } catch (error) {
-    assert.equal(error.constructor, kind, `${what}: ${error.stack}`);
-    assert.ok(error.message.includes(words), `${what}: ${error.message}`);
-    tried += 1;
-    console.log("ok", what);
-    return error;
-  }
-  assert.fail(`${what}: no error but ${JSON.stringify(seen)}`);
-}
 
 // By the unix socket: what their client has no call for.
 function native(method, path, body) {

@@ -10,24 +10,11 @@ import threading
 import pandastack
 from pandastack import Sandbox
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from checks import check, raises, tried    # noqa: E402
+
 client = pandastack.Client(timeout=300, max_create_retry_seconds=0)
 pandastack.set_default_client(client)
-tried = []
-
-
-def check(what, condition, seen=None):
-    assert condition, f"{what}: {seen!r}"
-    tried.append(what)
-    print("ok", what, flush=True)
-
-
-def raises(what, kind, words, call):
-    try:
-        seen = call()
-    except pandastack.PandastackError as error:
-        check(what, type(error) is kind and words in str(error), error)
-        return error
-    raise AssertionError(f"{what}: no error but {seen!r}")
 
 
 def native(method, path, body=None):

@@ -3,6 +3,7 @@
 // that says what a script tells it to (tests/sdk/model_server.py).
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import fs from "node:fs/promises";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
@@ -16,10 +17,11 @@ let baseUrl;
 
 before(async () => {
   model = spawn("python3", [process.env.RAMET_MODEL_SERVER], { stdio: ["pipe", "pipe", "inherit"] });
-  for await (const piece of model.stdout) {
-    baseUrl = String(piece).trim();
-    break;
-  }
+  // The pipe stays open: who writes the rest of the line must not find it broken.
+  let said = "";
+  model.stdout.setEncoding("utf8").on("data", (piece) => (said += piece));
+  while (!said.includes("\n")) await once(model.stdout, "data");
+  baseUrl = said.trim();
 });
 after(() => model.stdin.end());
 

@@ -8,6 +8,7 @@ import fs from "node:fs/promises";
 import http from "node:http";
 import { after, before, test } from "node:test";
 import { CommandError, Ramet, RametError, Sandbox } from "@ramet/sdk";
+import { all, failure } from "./helpers.mjs";
 
 // Routes that no method reaches, and why.
 const WITHOUT_METHOD = new Map([]);
@@ -32,21 +33,6 @@ const folder = process.env.RAMET_TEST_FOLDER;
 const text = (bytes) => new TextDecoder().decode(bytes);
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 let box;
-
-async function all(stream) {
-  const seen = [];
-  for await (const one of stream) seen.push(one);
-  return seen;
-}
-
-async function failure(promise) {
-  try {
-    await promise;
-  } catch (thrown) {
-    return thrown;
-  }
-  assert.fail("it did not fail");
-}
 
 before(async () => (box = await Sandbox.create({ name: "box", template: "code-interpreter", labels: { a: "1" }, client: ramet })));
 

@@ -4,10 +4,12 @@
 usage: run.py unit|machine|examples|browser
 
 RAMET_SDK_BUILD names the folder for what is installed and built (below build/), RAMET_BIN where the programs are. The package is
-what `npm pack` gives, installed as a user's would be. What cannot be had here is a visible skip: node and npm, or a registry
-out of reach.
+what `npm pack` gives, installed as a user's would be. The examples need a later node than Debian 12 has: then one comes from npm.
+What cannot be had here is a visible skip: node and npm, or a registry out of reach.
 """
+import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -17,16 +19,18 @@ import socket
 import subprocess
 import sys
 import tarfile
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 SDK = os.path.join(ROOT, "tools", "sdk", "typescript")
 EXAMPLES = os.path.join(ROOT, "tools", "sdk", "examples")
-sys.path.insert(0, os.path.join(ROOT, "tests", "e2e", "cli"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "sdk"), os.path.join(ROOT, "tests", "e2e", "cli")]
 import rig    # noqa: E402
+import warm    # noqa: E402
 
 BUILD = os.environ.get("RAMET_SDK_BUILD", "")
+AGENTS_NODE = 20    # what @openai/agents needs at least
+QUIETLY = ["--no-audit", "--no-fund", "--prefer-offline", "--ignore-scripts"]
 # What npm says when it is the network that fails.
 OUT_OF_REACH = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT"
                           r"|E5\d\d|E403)\b")
@@ -89,9 +93,32 @@ def once(name, paths, make):
 
 
 def install(folder, package, what):
-    for name in ("package.json", "package-lock.json", ".npmrc"):
+    for name in ("package.json", "package-lock.json"):
         shutil.copy(os.path.join(package, name), folder)
-    run(["npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--ignore-scripts"], folder, what)
+    shutil.copy(os.path.join(SDK, ".npmrc"), folder)
+    run(["npm", "ci", *QUIETLY], folder, what)
+
+
+def install_node(folder):
+    """A later node, and an npm of its time: each is one package, without others, of a version that is written down."""
+    shutil.rmtree(folder)
+    os.makedirs(os.path.join(folder, "bin"))
+    shutil.copy(os.path.join(HERE, "node", "package.json"), folder)
+    run(["npm", "install", "--no-package-lock", *QUIETLY], folder, "installing a later node")
+    programs = glob.glob(os.path.join(folder, "node_modules", "node-linux-*", "bin", "node"))
+    # It is an optional package, of another name for each processor: npm says nothing when it did not come.
+    if not programs or subprocess.run([programs[0], "--version"], capture_output=True).returncode != 0:
+        rig.skip(f"@openai/agents needs node {AGENTS_NODE} or later; none came from the npm registry (out of reach, or it has none for this host)")
+    for name, target in (("node", programs[0]), ("npm", os.path.join(folder, "node_modules", "npm", "bin", "npm-cli.js"))):
+        os.symlink(os.path.relpath(target, os.path.join(folder, "bin")), os.path.join(folder, "bin", name))
+
+
+def need_node(suite):
+    """From here on `node` and `npm` are those that the suite needs: the system's, or later ones below the build folder."""
+    if node_version() < AGENTS_NODE and suite == "examples":
+        with locked():
+            later = once("node", [os.path.join(HERE, "node", "package.json")], install_node)
+        os.environ["PATH"] = os.path.join(later, "bin") + os.pathsep + os.environ["PATH"]
 
 
 def build_package(folder):
@@ -119,17 +146,22 @@ def place_package(built, folder):
     os.rename(os.path.join(os.path.dirname(place), "package"), place)
 
 
-def prepare(suite):
-    """The folder that the tests run in."""
+@contextlib.contextmanager
+def locked():
+    """One test at a time installs and builds."""
     os.makedirs(BUILD, exist_ok=True)
     with open(os.path.join(BUILD, ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prepare(suite):
+    """The folder that the tests run in."""
+    with locked():
         sources = [os.path.join(SDK, name) for name in ("package.json", "package-lock.json", "tsconfig.json", "README.md")]
         built = once("package", sources + list(files_of(SDK, below="src")), build_package)
         where, packages = "run", [os.path.join(built, "package.tgz")]
         if suite == "examples":
-            if node_version() < 20:
-                rig.skip("@openai/agents needs node 20 or later")
             where = "installed"
             agents = [os.path.join(HERE, name) for name in ("package.json", "package-lock.json")]
             once(where, agents, lambda folder: install(folder, HERE, "installing @openai/agents"))
@@ -143,6 +175,9 @@ def prepare(suite):
                 shutil.copy(path, folder)
         if suite == "examples":
             compile_examples(built, folder)
+        if suite == "unit":
+            surface = [os.path.join(built, "package.tgz"), os.path.join(HERE, "surface.py"), os.path.join(os.path.dirname(rig.BIN), "vmglue", "openapi.json")]
+            once("surface-compared", surface, lambda _: compare_surface(folder, built))
     return folder
 
 
@@ -156,43 +191,39 @@ def compile_examples(built, folder):
          lambda _: run(["node", compiler, *options, *names], folder, "compiling the examples"))
 
 
+def compare_surface(folder, built):
+    """The SDK's types and methods against the API's own description, by the compiler: strict, as each kind of user resolves them."""
+    document = os.path.join(os.path.dirname(rig.BIN), "vmglue", "openapi.json")
+    written = run([sys.executable, os.path.join(HERE, "surface.py"), document, os.path.join(folder, "surface.mts")], folder, "reading the API's description")
+    assert written == "", written
+    compiler = os.path.join(built, "node_modules", "typescript", "bin", "tsc")
+    for module, resolution in (("nodenext", "nodenext"), ("node16", "node16"), ("esnext", "bundler")):
+        run(["node", compiler, "--strict", "--noEmit", "--target", "es2022", "--module", module, "--moduleResolution", resolution,
+             "--lib", "es2022,dom,dom.iterable,dom.asynciterable,esnext.disposable", "surface.mts"], folder,
+            f"comparing the SDK's surface with the API ({resolution})")
+
+
 def with_machine(folder, suite):
-    """One machine, kept as a snapshot: the tests resume it."""
-    rig.need_machines()
-    if not os.path.exists(os.environ.get("RAMET_CODE_IMAGE", "")):
-        rig.skip("RAMET_CODE_IMAGE names no disk (tools/image/ensure --code makes it)")
-    root = tempfile.mkdtemp(prefix="ramet-ts-", dir="/tmp")
-    daemon = rig.Daemon(root, os.environ["RAMET_KERNEL_DIR"])
+    """Every sandbox of the tests resumes one machine that was booted for all."""
+    warm.need()
+    # The page of the browser's test comes from an address of its own, which the daemon must be told.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        page_port = free.getsockname()[1]
+    machine = warm.WarmDaemon("ts", "--cors-origin", f"http://127.0.0.1:{page_port}")
     failed = True
     try:
-        daemon.ramet("store", "init", daemon.store)
-        # The page of the browser's test comes from an address of its own, which the daemon must be told.
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            page_port = free.getsockname()[1]
-        daemon.start("--listen", "0", "--cors-origin", f"http://127.0.0.1:{page_port}")
-        daemon.ramet("template", "build", "code-interpreter", "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw",
-                     "--warm", "python")
         # What sandboxes are made of when nobody says of what: here the same machine.
-        daemon.ramet("create", "first", "--from", "code-interpreter")
-        daemon.ramet("snapshot", "first", "--name", "agent-base")
-        daemon.ramet("rm", "--force", "first")
-        key = daemon.make_key("tests")["key"]
+        machine.daemon.ramet("create", "first", "--from", warm.TEMPLATE)
+        machine.daemon.ramet("snapshot", "first", "--name", "agent-base")
+        machine.daemon.ramet("rm", "--force", "first")
         status = subprocess.run(["node", f"{suite}.test.mjs"], cwd=folder, env={
-            **os.environ, "RAMET_API": daemon.url, "RAMET_API_KEY": key, "RAMET_TEST_FOLDER": root,
+            **os.environ, "RAMET_API": machine.url, "RAMET_API_KEY": machine.key, "RAMET_TEST_FOLDER": machine.root,
             "RAMET_MODEL_SERVER": os.path.join(ROOT, "tests", "sdk", "model_server.py"), "RAMET_PAGE_PORT": str(page_port),
             "RAMET_CHROMIUM": chromium() or ""}).returncode
         failed = status != 0
         return status
     finally:
-        if failed:
-            print(daemon.log())
-        if daemon.process is not None and daemon.process.poll() is not None:
-            daemon.start()
-        for box in daemon.json("ls"):
-            daemon.ramet("rm", "--force", box["name"])
-        daemon.stop()
-        subprocess.run(["umount", "-l", daemon.run + "/mem"], capture_output=True)
-        shutil.rmtree(root, ignore_errors=True)
+        machine.close(failed)
 
 
 def main():
@@ -201,12 +232,12 @@ def main():
     suite = sys.argv[1]
     if not BUILD or not rig.BIN:
         rig.skip("RAMET_SDK_BUILD and RAMET_BIN do not say where to build and where the programs are")
-    node_version()
+    need_node(suite)
     if suite == "browser" and chromium() is None:
         rig.skip("there is no chromium (tools/deps test installs it)")
     folder = prepare(suite)
     if suite == "unit":
-        sys.exit(subprocess.run(["node", "unit.test.mjs"], cwd=folder).returncode)
+        sys.exit(max(subprocess.run(["node", f"{name}.test.mjs"], cwd=folder).returncode for name in ("unit", "hostile")))
     sys.exit(with_machine(folder, suite))
 
 

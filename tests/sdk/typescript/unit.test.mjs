@@ -4,20 +4,12 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Ramet, RametError, Sandbox, SseParser } from "@ramet/sdk";
 import { error, event, events, Fake, json, lost, silence } from "./fake.mjs";
+import { all, failure } from "./helpers.mjs";
 
 let fake;
 const client = (more = {}) => new Ramet({ url: fake.url, key: "e2b_00", ...more });
 before(async () => (fake = await Fake.start()));
 after(() => fake.stop());
-
-async function failure(promise) {
-  try {
-    await promise;
-  } catch (thrown) {
-    return thrown;
-  }
-  assert.fail("it did not fail");
-}
 
 const bytes = (text) => new TextEncoder().encode(text);
 
@@ -60,12 +52,6 @@ test("X13 a line of 64 MiB is one event, in linear time", () => {
   const [found] = parser.push(bytes("\n\n"));
   assert.equal(found.data.length, 64 << 20);
 });
-
-async function all(stream) {
-  const seen = [];
-  for await (const one of stream) seen.push(one);
-  return seen;
-}
 
 test("A02 a log that breaks goes on at exactly the next event", async () => {
   const out = (n) => event("stdout", { text: `line ${n}\r\n`, offset: n }, `${n}`);
@@ -395,155 +381,4 @@ test("what a stream comes to is what the whole call would have said", async () =
   assert.deepEqual([result.truncated, result.stderr, result.exit_code], [true, "e", 3]);
   fake.answer(events([event("stdout", { text: "\ufffd", base64: "/w==" }), event("stdout", { text: "a", base64: "YQ==" }), exit]));
   assert.equal((await client().exec("box", { command: "x", encoding: "base64" })).stdout_base64, "/2E=");
-});
-
-// ---- What nobody has a name for ----
-
-const posts = () => fake.requests.filter((request) => request.method === "POST");
-
-/** Aborts the call when its request came; what came after it. */
-async function undone(call, made, count) {
-  fake.answer(silence, json(201, made), json(204));
-  const controller = new AbortController();
-  const promise = call({ signal: controller.signal });
-  promise.catch(() => undefined);
-  await fake.until(() => fake.requests.length > 0);
-  controller.abort();
-  assert.equal((await failure(promise)).name, "AbortError");
-  await fake.until(() => fake.requests.length === count && fake.open.size === 0);
-  assert.ok(new Set(posts().map((request) => request.headers["idempotency-key"] + request.url)).size <= 1);
-  return fake.requests.slice(2).map((request) => `${request.method} ${request.url}`);
-}
-
-test("A01 what an aborted call made is asked for with its key, and removed", async () => {
-  const ramet = client();
-  const box = "/v1/sandboxes/box";
-  for (const [call, made, ...removed] of [
-    [(o) => ramet.createSandboxes({ from: "t" }, o), { id: "sbx_1" }, "/v1/sandboxes/sbx_1"],
-    [(o) => Sandbox.create({ template: "t", client: ramet, ...o }), { id: "sbx_1" }, "/v1/sandboxes/sbx_1"],
-    [(o) => ramet.forkSandbox("box", { count: 2 }, o), { children: [{ id: "sbx_2" }, { id: "sbx_3" }] }, "/v1/sandboxes/sbx_2", "/v1/sandboxes/sbx_3"],
-    [(o) => ramet.snapshot("box", {}, o), { id: "snap_1" }, "/v1/snapshots/snap_1"],
-    [(o) => ramet.startJob("box", "sleep 9", o), { id: 7 }, `${box}/jobs/7?kill=1`],
-    [(o) => ramet.createContext("box", {}, o), { id: "ctx_1" }, `${box}/contexts/ctx_1`],
-    [(o) => ramet.createUrl("box", { host_port: 80 }, o), { id: "url_1" }, `${box}/urls/url_1`],
-    [(o) => ramet.createKey({ name: "k" }, o), { id: "key_1" }, "/v1/keys/key_1"], // its secret is lost
-    [(o) => ramet.snapshotVolume("v", {}, o), { id: "snap_2" }, "/v1/snapshots/snap_2"],
-  ]) assert.deepEqual(await undone(call, made, 2 + removed.length), removed.map((path) => `DELETE ${path}`));
-  // What its caller named, or gave a key, can be found again.
-  for (const call of [
-    (o) => ramet.createSandboxes({ name: "chat-7" }, o), (o) => ramet.createSandboxes({}, { ...o, idempotencyKey: "mine" }),
-    (o) => ramet.forkSandbox("box", { names: ["a"] }, o), (o) => ramet.snapshot("box", { name: "monday" }, o),
-    (o) => ramet.startJob("box", { command: "x", name: "server" }, o), (o) => ramet.createContext("box", { id: "own" }, o),
-  ]) assert.deepEqual(await undone(call, {}, 1), []);
-});
-
-test("A01 no answer in time, a broken connection, a gateway: it is tried until it is gone", async () => {
-  fake.answer(silence, error(409, "idempotency.in_progress", { retryable: true }), lost, json(201, { id: "sbx_1" }),
-    error(409, "sandbox.invalid_state"), json(204));
-  const late = await failure(client({ timeoutMs: 50 }).createSandboxes());
-  assert.match(late.message, /more than 50 ms.*removed in the background/);
-  await fake.until(() => fake.requests.length === 6 && fake.open.size === 0);
-  assert.equal(new Set(posts().map((request) => request.headers["idempotency-key"])).size, 1);
-  fake.answer((_, response) => response.writeHead(504).end("<h1>gateway</h1>"), json(201, { id: "sbx_1" }), json(204));
-  assert.equal((await failure(client().createSandboxes())).code, "http.504");
-  await fake.until(() => fake.requests.length === 3 && fake.open.size === 0);
-});
-
-test("A01 an error is an answer, and who was never heard by a server asks for nothing", async () => {
-  fake.answer(error(409, "sandbox.conflict"), json(200, {}));
-  assert.doesNotMatch((await failure(client().createSandboxes())).message, /background/);
-  await client().health(); // what comes behind it has overtaken nothing: there is nothing
-  assert.equal(posts().length, 1);
-  const gone = await Fake.start();
-  await gone.stop();
-  assert.doesNotMatch((await failure(new Ramet({ url: gone.url, maxRetries: 1 }).createSandboxes())).message, /background/);
-  // There was nothing, and now there is no room: that is an answer too.
-  fake.answer(silence, error(503, "capacity.memory", { retryable: true }));
-  await failure(client({ timeoutMs: 50 }).createSandboxes());
-  await fake.until(() => fake.requests.length === 2 && fake.open.size === 0);
-});
-
-// ---- A browser's WebSocket ----
-
-/** In place of the platform's: what is sent drains only when the test says so. */
-class BrowserSocket {
-  static OPEN = 1;
-  static last;
-  readyState = 0;
-  bufferedAmount = 0;
-  most = 0;
-  closedWith = undefined;
-
-  constructor() {
-    BrowserSocket.last = this;
-    setImmediate(() => {
-      this.readyState = 1;
-      this.onopen();
-    });
-  }
-  send(message) {
-    this.bufferedAmount += message.length;
-    this.most = Math.max(this.most, this.bufferedAmount);
-  }
-  show(bytes) {
-    if (this.readyState === 1) this.onmessage({ data: bytes.buffer });
-  }
-  close(code) {
-    this.closedWith = code;
-    this.readyState = 3;
-    setImmediate(() => this.onclose({ code, reason: "" }));
-  }
-}
-
-/** A terminal as in a browser. */
-async function browserPty() {
-  const { versions } = process;
-  const platform = globalThis.WebSocket;
-  Object.defineProperty(process, "versions", { value: {}, configurable: true });
-  globalThis.WebSocket = BrowserSocket;
-  try {
-    return [await client().openPty("box"), BrowserSocket.last];
-  } finally {
-    Object.defineProperty(process, "versions", { value: versions, configurable: true });
-    after(() => (globalThis.WebSocket = platform));
-  }
-}
-
-test("what is typed waits for a browser's socket, also by callers that do not wait themselves", async () => {
-  const [pty, socket] = await browserPty();
-  const writes = Array.from({ length: 16 }, () => pty.write(new Uint8Array(1 << 20)));
-  let sent = 0;
-  const drain = setInterval(() => {
-    sent += socket.bufferedAmount;
-    socket.bufferedAmount = 0;
-  }, 1);
-  await Promise.all(writes);
-  clearInterval(drain);
-  assert.equal(sent + socket.bufferedAmount, 16 << 20);
-  assert.ok(socket.most <= (1 << 20) + (256 << 10), `${socket.most} bytes were waiting`);
-  pty.close();
-  assert.equal((await failure(pty.write("x"))).code, "client.closed");
-});
-
-test("what nobody reads of a browser's terminal ends it with words, and what came before can be read", async () => {
-  const [pty, socket] = await browserPty();
-  for (let i = 0; i < 100; i++) socket.show(new Uint8Array(1 << 20));
-  assert.equal(socket.closedWith, 1000);
-  let read = 0;
-  const thrown = await failure((async () => {
-    for await (const piece of pty) read += piece.length;
-  })());
-  assert.deepEqual([thrown.code, read >> 20], ["pty.overflow", 17]);
-  assert.match(thrown.message, /16 MiB that nobody read/);
-  assert.equal((await failure(pty.ended)).code, "pty.overflow");
-  const [quick, other] = await browserPty();
-  const reads = (async () => {
-    let bytes = 0;
-    for await (const piece of quick) if ((bytes += piece.length) === 100 << 20) return bytes;
-  })();
-  for (let i = 0; i < 100; i++) {
-    other.show(new Uint8Array(1 << 20));
-    await new Promise((resolve) => setImmediate(resolve));
-  }
-  assert.equal(await reads, 100 << 20);
 });

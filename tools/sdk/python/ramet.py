@@ -417,9 +417,17 @@ class _Pool:
         self._address, self._timeout, self._most = address, connect_timeout, most
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
+        self._process = os.getpid()
+
+    def _forked(self) -> None:
+        """In a process that was forked off, connections are still the other one's: two would speak on one."""
+        if self._process != os.getpid():
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self.close()
 
     def take(self, once: bool) -> _Connection:
         """once: for a call that must not be sent twice, so only a connection that was in use a moment ago will do."""
+        self._forked()
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -626,8 +634,13 @@ class _Transport:
                 broke = broke or broken.sent
                 delay = 0.1 * 2 ** attempt
             else:
-                if response.status < 400:
+                if response.status < 300:
                     return response
+                if response.status < 400:
+                    elsewhere = self._elsewhere(response)
+                    if fate is not None:
+                        fate.refused(elsewhere)
+                    raise elsewhere
                 error = _error_of(response.status, response.headers, self._rest(response))
                 if fate is not None:
                     fate.refused(error)
@@ -640,6 +653,14 @@ class _Transport:
                     raise error
             attempt += 1
             _sleep(delay * random.uniform(1.0, 1.25))
+
+    def _elsewhere(self, response: _Response) -> RametError:
+        """Nobody is followed to where a key may be told to strangers, and what was asked was not done."""
+        where = response.headers.get("Location")
+        self._rest(response)
+        return RametError(f"{self.address.url} is not Ramet's API: it answers {response.status}"
+                          f"{f' and leads to {where}' if where else ''}; set url= or RAMET_API to where the server is",
+                          status=response.status, code="client.protocol")
 
     @staticmethod
     def _rest(response: _Response) -> bytes:
@@ -1008,16 +1029,17 @@ class _EventStream(Stream[Event]):
 
     connect: opens it, given the id of the last event that came (None: from the beginning).
     last: whether an event is the last one. failure: the kind of event that is an error of the call.
-    resume: whether the server's ids allow to go on where the connection broke. wanted: others are left out.
+    resume: whether the server's ids allow to go on where the connection broke. wanted: others are left out. may_end: it may
+    end without a last event.
     """
 
     _TRIES = 6
     _STEADY_SECS = 60.0
 
     def __init__(self, connect: Callable[[str | None], _Response], last: Callable[[Event], bool], failure: str | None,
-                 resume: bool, what: str, wanted: Callable[[Event], bool] | None = None) -> None:
+                 resume: bool, what: str, wanted: Callable[[Event], bool] | None = None, may_end: bool = False) -> None:
         super().__init__()
-        self._wanted = wanted
+        self._wanted, self._may_end = wanted, may_end
         self._connect, self._last, self._failure, self._resume, self._what = connect, last, failure, resume, what
         self._response: _Response | None = None
         self._parser = _EventParser()
@@ -1050,7 +1072,10 @@ class _EventStream(Stream[Event]):
                     self._tries = 0
                     return events
                 continue
-            self._reconnect(cause)
+            if self._may_end and cause is None:
+                self._ended = True
+            else:
+                self._reconnect(cause)
         self._finish()
         return []
 
@@ -1104,7 +1129,9 @@ class _EventStream(Stream[Event]):
             try:
                 self._open(self._parser.last_id)
                 return
-            except RametConnectionError as error:
+            except RametError as error:
+                if not isinstance(error, RametConnectionError) and not error.retryable:
+                    raise
                 cause = error
 
     def _drop(self) -> None:
@@ -1418,7 +1445,8 @@ class Ramet:
         return cast(Json, _load(self._read("POST", path, response)))
 
     def _events(self, method: str, path: str, body: Body | None, what: str, last: Callable[[Event], bool],
-                failure: str | None = None, resume: bool = False, last_event_id: str | None = None) -> Stream[Event]:
+                failure: str | None = None, resume: bool = False, last_event_id: str | None = None,
+                may_end: bool = False) -> Stream[Event]:
         data = None if method == "GET" else _dump(body)
 
         def connect(last_id: str | None) -> _Response:
@@ -1428,7 +1456,7 @@ class Ramet:
                 headers["Last-Event-ID"] = last_id
             return self._transport.send(method, path, body=data, headers=headers, timeout=_SILENCE_SECS, repeat=method == "GET")
 
-        return _EventStream(connect, last, failure, resume, what)
+        return _EventStream(connect, last, failure, resume, what, may_end=may_end)
 
     def _bytes(self, method: str, path: str, body: Body | None = None, headers: Mapping[str, str] | None = None) -> _Response:
         return self._transport.send(method, path, body=None if body is None else _dump(body), timeout=self._transport.timeout,
@@ -1668,6 +1696,11 @@ class Ramet:
         path = self._box(name, "/logs") + _query({"tail_bytes": tail_bytes})
         return self._read("GET", path, self._bytes("GET", path)).decode("utf-8", "replace")
 
+    def sandbox_logs_stream(self, name: str) -> Stream[Event]:
+        """Its console as it is written: an event `line` (`text`) for each line that is kept, then as they come, until it is removed."""
+        return self._events("GET", self._box(name, "/logs?follow=1"), None, f"the console of {name}", lambda event: False,
+                            "error", may_end=True)
+
     def sandbox_metrics(self, name: str) -> Json:
         """Its figures: memory, disk, processor."""
         return self._get(self._box(name, "/metrics"))
@@ -1690,8 +1723,8 @@ class Ramet:
         return self._once(self._box(name, "/exec"), command, command.get("timeout_secs"), True)
 
     def exec_stream(self, name: str, /, body: Body | str | None = None, **fields: Any) -> Stream[Event]:
-        """Runs a command and gives its output as it comes: events `stdout` and `stderr` (`text`), then `exit`. Closing the
-        stream ends the command."""
+        """Runs a command and gives its output as it comes: `command timeout_secs? cwd? env? user? stdin? encoding?`; events
+        `stdout` and `stderr` (`text`), then `exit`. Closing the stream ends the command."""
         return self._events("POST", self._box(name, "/exec/stream"), self._command(body, fields), "the command's stream",
                             lambda event: event.kind == "exit", "error")
 
@@ -1702,7 +1735,8 @@ class Ramet:
             {"rows": rows, "columns": columns, "command": command, "user": user, "cwd": cwd, "term": term}))
 
     def start_job(self, name: str, /, body: Body | str | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
-        """A command in the background, which outlives caller, daemon, snapshots: as exec, and `name?`"""
+        """A command in the background, which outlives caller, daemon, snapshots: `command name? timeout_secs? cwd? env? user?
+        stdin? encoding?`"""
         command = self._command(body, fields)
         return self._create(self._box(name, "/jobs"), command, idempotency_key,
                             None if command.get("name") else lambda made: [self._box(name, f"/jobs/{_segment(made['id'])}?kill=1")])
@@ -1732,8 +1766,8 @@ class Ramet:
         where it was, when a connection breaks. stdout, stderr: offsets to begin at ("end": what comes from now on)."""
         path = self._box(name, f"/jobs/{_segment(id)}/logs") + _query(
             {"follow": follow or None, "stdout": stdout, "stderr": stderr, "encoding": encoding})
-        return self._events("GET", path, None, "the job's log", lambda event: event.kind == "end", "error", resume=True,
-                            last_event_id=last_event_id)
+        return self._events("GET", path, None, "the job's log", lambda event: event.kind == "end", "error", resume=follow,
+                            last_event_id=last_event_id, may_end=not follow)
 
     # ---- files ----
 
@@ -1842,8 +1876,8 @@ class Ramet:
         return self._once(self._box(name, f"/contexts/{_segment(id)}/run"), run, run.get("timeout_secs"), True)
 
     def run_code_stream(self, name: str, id: str, /, body: Body | str | None = None, **fields: Any) -> Stream[Event]:
-        """The same as it comes: `started stdout stderr result display update_display clear error`, at last `done`. Closing
-        the stream interrupts the run."""
+        """The same as it comes: `code timeout_secs?`; events `started stdout stderr result display update_display clear error`,
+        at last `done`. Closing the stream interrupts the run."""
         run = _merge({"code": body} if isinstance(body, str) else body, fields)
         return self._events("POST", self._box(name, f"/contexts/{_segment(id)}/run/stream"), run, "the run's stream",
                             lambda event: event.kind == "done", "failed")
@@ -1891,7 +1925,8 @@ class Ramet:
         return str(self._get(f"/v1/templates/{_segment(name)}/log")["log"])
 
     def create_template(self, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
-        """Begins to build one: `name`, a source (`packages tar oci import volume sandbox`) and more → the build."""
+        """Begins to build one, and gives the build: `name`; a source: one of `packages tar oci import volume sandbox`, or none for
+        a recipe of this name; `base? image? size? cpus? memory_mb? disk_gb? network? labels? env? setup? warm? warm_code? replace?`"""
         return self._create("/v1/templates", _merge(body, fields), idempotency_key)
 
     def list_builds(self) -> list[Json]:
@@ -2331,6 +2366,10 @@ class CodeContext:
                     return collector.execution(event)
         raise RametConnectionError("the run's stream ended before the run", code="connection.broken")
 
+    def run_code_stream(self, code: str, *, timeout_secs: float | None = None) -> Stream[Event]:
+        """The same as it comes: `started stdout stderr result display update_display clear error`, at last `done`."""
+        return self.sandbox.client.run_code_stream(self.sandbox.id, self.id, _given(code=code, timeout_secs=timeout_secs))
+
     def interrupt(self, *, kill: bool | None = None) -> bool:
         """As Ctrl-C; whether something ran."""
         return bool(self.sandbox.client.interrupt_context(self.sandbox.id, self.id, _given(kill=kill))["interrupted"])
@@ -2371,6 +2410,10 @@ class Files:
         """Its text (UTF-8)."""
         return self.read(path).decode("utf-8", errors)
 
+    def read_stream(self, path: str) -> Stream[bytes]:
+        """A file of any size, in pieces."""
+        return self._sandbox.client.read_file_stream(self._sandbox.id, path)
+
     def write(self, path: str, content: Data, *, mode: str | int | None = None) -> None:
         """Bytes, text, an open binary file or pieces; appears whole or not at all, folders are made."""
         self._sandbox.client.write_file(self._sandbox.id, content, path, mode=mode)
@@ -2378,6 +2421,14 @@ class Files:
     def list(self, path: str = ".") -> List[Json]:
         """A folder's entries."""
         return self._sandbox.client.list_files(self._sandbox.id, path)
+
+    def walk(self, path: str = ".") -> Iterator[Json]:
+        """All entries below a folder, each with its `path`; a folder comes before what is in it."""
+        for entry in self.list(path):
+            entry["path"] = f"{path.rstrip('/')}/{entry['name']}"
+            yield entry
+            if entry["type"] == "dir":
+                yield from self.walk(entry["path"])
 
     def stat(self, path: str) -> Json:
         """One entry: `name type size mode uid gid modified_at`."""
@@ -2444,7 +2495,7 @@ class Commands:
 
     def start(self, /, cmd: str, **fields: Any) -> Json:
         """In the background: a job."""
-        return self._sandbox.client.start_job(self._sandbox.id, {"command": cmd, **fields})
+        return self._sandbox.start_job(cmd, **fields)
 
 
 Approach = Union[str, Callable[["Sandbox"], Any]]
@@ -2503,8 +2554,8 @@ class Sandbox:
     @classmethod
     def create(cls, template: str | None = None, *, name: str | None = None, from_: str | None = None,
                from_snapshot: str | None = None, ttl_secs: float | None = None, ttl_seconds: float | None = None,
-               idle_secs: float | None = None, persistent: bool | None = None, labels: Mapping[str, str] | None = None,
-               metadata: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None, environment: bool | None = None,
+               idle_secs: float | None = None, idle_seconds: float | None = None, persistent: bool | None = None,
+               labels: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None, environment: bool | None = None,
                network: str | Mapping[str, Any] | None = None, size: str | None = None, cpus: int | None = None,
                memory_mb: int | None = None, disk_gb: float | None = None, disks: Sequence[Mapping[str, Any]] | None = None,
                idempotency_key: str | None = None, client: Ramet | AsyncRamet | None = None) -> Sandbox:
@@ -2513,9 +2564,10 @@ class Sandbox:
         ttl_secs stops it, with its memory, so long after its start; it deletes nothing.
         """
         source = _one_of(_one_of(from_, from_snapshot, "from_", "from_snapshot"), template, "from_", "template")
-        body = _given(**{"from": source}, name=name, idle_secs=idle_secs, persistent=persistent, env=env, environment=environment,
-                      ttl_secs=_one_of(ttl_secs, ttl_seconds, "ttl_secs", "ttl_seconds"), network=network, size=size, cpus=cpus,
-                      labels=_one_of(labels, metadata, "labels", "metadata"), memory_mb=memory_mb, disk_gb=disk_gb, disks=disks)
+        body = _given(**{"from": source}, name=name, size=size, cpus=cpus, memory_mb=memory_mb, disk_gb=disk_gb, disks=disks,
+                      network=network, labels=_one_of(labels, metadata, "labels", "metadata"), env=env, environment=environment,
+                      ttl_secs=_one_of(ttl_secs, ttl_seconds, "ttl_secs", "ttl_seconds"), persistent=persistent,
+                      idle_secs=_one_of(idle_secs, idle_seconds, "idle_secs", "idle_seconds"))
         ramet = _client_of(client)
         return cls(ramet.create_sandboxes(body, idempotency_key=idempotency_key), ramet)
 
@@ -2573,6 +2625,22 @@ class Sandbox:
         """It is stopped so long from now."""
         return self.update(ttl_secs=ttl_secs)
 
+    def set_persistent(self, persistent: bool) -> Sandbox:
+        """Whether it goes on by itself when the server starts again."""
+        return self.update(persistent=persistent)
+
+    def metrics(self) -> Json:
+        """Its figures: memory, disk, processor."""
+        return self.client.sandbox_metrics(self.id)
+
+    def logs(self, *, tail_bytes: int | None = None) -> str:
+        """The end of what it wrote to its console."""
+        return self.client.sandbox_logs(self.id, tail_bytes=tail_bytes)
+
+    def events(self, *, last_event_id: str | None = None) -> Stream[Event]:
+        """What happens to it, from now on (or after `last_event_id`), until it is removed."""
+        return self.client.sandbox_events(self.id, last_event_id=last_event_id)
+
     # ---- commands and code ----
 
     def exec(self, command: str, *, timeout_secs: float | None = None, timeout_seconds: float | None = None, cwd: str | None = None,
@@ -2589,6 +2657,10 @@ class Sandbox:
     def exec_stream(self, /, command: str, **fields: Any) -> Stream[Event]:
         """Its output as it comes: events `stdout` and `stderr` (`text`), then `exit`."""
         return self.client.exec_stream(self.id, {"command": command, **fields})
+
+    def start_job(self, /, command: str, **fields: Any) -> Json:
+        """In the background, whoever leaves: as exec, and `name`."""
+        return self.client.start_job(self.id, {"command": command, **fields})
 
     def open_pty(self, /, **options: Any) -> Pty:
         """A terminal: `command rows columns user cwd term`."""
@@ -2696,6 +2768,8 @@ class Sandbox:
         """Goes on where it was stopped."""
         self.info = self.client.start_sandbox(self.id, fields)
         return self
+
+    hibernate, wake = stop, start
 
     def pause(self) -> Sandbox:
         """Its vCPUs stand still."""
@@ -2989,6 +3063,7 @@ class AsyncRamet:
     sandbox_events = _StreamTwin(Ramet.sandbox_events)
     past_sandbox_events = _twin(Ramet.past_sandbox_events)
     sandbox_logs = _twin(Ramet.sandbox_logs)
+    sandbox_logs_stream = _StreamTwin(Ramet.sandbox_logs_stream)
     sandbox_metrics = _twin(Ramet.sandbox_metrics)
     exec = _twin(Ramet.exec)
     exec_stream = _StreamTwin(Ramet.exec_stream)
@@ -3063,6 +3138,7 @@ class AsyncFiles:
 
     read = _twin(Files.read)
     read_text = _twin(Files.read_text)
+    read_stream = _StreamTwin(Files.read_stream)
     write = _twin(Files.write)
     list = _twin(Files.list)
     stat = _twin(Files.stat)
@@ -3073,6 +3149,15 @@ class AsyncFiles:
     upload = _twin(Files.upload)
     download = _twin(Files.download)
     watch = _StreamTwin(Files.watch)
+
+    async def walk(self, path: str = ".") -> AsyncIterator[Json]:
+        """All entries below a folder, each with its `path`; a folder comes before what is in it."""
+        for entry in await self.list(path):
+            entry["path"] = f"{path.rstrip('/')}/{entry['name']}"
+            yield entry
+            if entry["type"] == "dir":
+                async for below in self.walk(entry["path"]):
+                    yield below
 
 
 class AsyncCommands:
@@ -3117,6 +3202,7 @@ class AsyncCodeContext:
             self._sync.run_code, code, timeout_secs=timeout_secs, timeout_seconds=timeout_seconds, on_stdout=here(on_stdout),
             on_stderr=here(on_stderr), on_result=here(on_result)))
 
+    run_code_stream = _StreamTwin(CodeContext.run_code_stream)
     interrupt = _twin(CodeContext.interrupt)
     restart = _twin(CodeContext.restart)
     close = _twin(CodeContext.close)
@@ -3195,6 +3281,11 @@ class AsyncSandbox:
     refresh = _twin_as(Sandbox.refresh, lambda self, _: cast(AsyncSandbox, self))
     update = _twin_as(Sandbox.update, lambda self, _: cast(AsyncSandbox, self))
     set_ttl = _twin_as(Sandbox.set_ttl, lambda self, _: cast(AsyncSandbox, self))
+    set_persistent = _twin_as(Sandbox.set_persistent, lambda self, _: cast(AsyncSandbox, self))
+    metrics = _twin(Sandbox.metrics)
+    logs = _twin(Sandbox.logs)
+    events = _StreamTwin(Sandbox.events)
+    start_job = _twin(Sandbox.start_job)
     exec = _twin(Sandbox.exec)
     exec_stream = _StreamTwin(Sandbox.exec_stream)
     open_pty = _twin_as(Sandbox.open_pty, lambda self, pty: AsyncPty(pty, self._ramet))
@@ -3205,6 +3296,7 @@ class AsyncSandbox:
     promote = _twin(Sandbox.promote)
     stop = _twin_as(Sandbox.stop, lambda self, _: cast(AsyncSandbox, self))
     start = _twin_as(Sandbox.start, lambda self, _: cast(AsyncSandbox, self))
+    hibernate, wake = stop, start
     pause = _twin_as(Sandbox.pause, lambda self, _: cast(AsyncSandbox, self))
     resume = _twin_as(Sandbox.resume, lambda self, _: cast(AsyncSandbox, self))
     wait_until = _twin_as(Sandbox.wait_until, lambda self, _: cast(AsyncSandbox, self))

@@ -160,11 +160,11 @@ export class Ramet extends RametFiles {
     name: string,
     from: string,
     options: CallOptions = {},
-  ): Promise<{ from: string; to: string; ranges: wire.Range[]; changed_bytes: number }> {
+  ): Promise<wire.Diff> {
     return this.get(`/v1/volumes/${part(name)}/diff`, options, { from });
   }
 
-  mapVolume(name: string, options: CallOptions = {}): Promise<{ name: string; size_bytes: number; ranges: wire.Range[]; data_bytes: number }> {
+  mapVolume(name: string, options: CallOptions = {}): Promise<wire.VolumeMap> {
     return this.get(`/v1/volumes/${part(name)}/map`, options);
   }
 
@@ -236,7 +236,7 @@ export class Ramet extends RametFiles {
   }
 
   /** The tree of snapshots and forks. */
-  storeLineage(options: CallOptions = {}): Promise<Record<string, unknown>> {
+  storeLineage(options: CallOptions = {}): Promise<{ nodes: wire.LineageNode[] }> {
     return this.get("/v1/store/lineage", options);
   }
 
@@ -256,11 +256,11 @@ export class Ramet extends RametFiles {
     return this.post("/v1/store/check", {}, options);
   }
 
-  memory(options: CallOptions = {}): Promise<Record<string, unknown>> {
+  memory(options: CallOptions = {}): Promise<wire.Memory> {
     return this.get("/v1/memory", options);
   }
 
-  pool(options: CallOptions = {}): Promise<Record<string, unknown>> {
+  pool(options: CallOptions = {}): Promise<wire.Pool> {
     return this.get("/v1/pool", options);
   }
 
@@ -307,8 +307,8 @@ export class Ramet extends RametFiles {
   }
 
   /** The TCP ports on which something in the sandbox listens. */
-  async listPorts(name: string, options: CallOptions = {}): Promise<{ port: number; listening: boolean }[]> {
-    return (await this.get<{ ports: { port: number; listening: boolean }[] }>(this.box(name, "/ports"), options)).ports;
+  async listPorts(name: string, options: CallOptions = {}): Promise<wire.Port[]> {
+    return (await this.get<{ ports: wire.Port[] }>(this.box(name, "/ports"), options)).ports;
   }
 
   /** A URL that reaches a server inside the sandbox. */

@@ -47,6 +47,17 @@ export class RametSandboxes {
     return unmake === undefined ? this.transport.json<T>(call) : create<T>(this.transport, call, unmake);
   }
 
+  /** The server's address. */
+  get url(): string {
+    return this.transport.url;
+  }
+
+  /** Any call by its path: what its answer's JSON says (undefined without a body). `repeat`: it may be sent twice. */
+  request<T = unknown>(method: string, path: string, json?: unknown, options: CallOptions & { repeat?: boolean } = {}): Promise<T> {
+    const { repeat, ...rest } = options;
+    return this.transport.json<T>({ method, path, json, reads: repeat ?? false, ...rest });
+  }
+
   // ---- The service ----
 
   health(options: CallOptions = {}): Promise<{ status: string }> {
@@ -228,8 +239,14 @@ export class RametSandboxes {
     return this.transport.text({ method: "GET", path: this.box(name, "/logs"), query, ...options });
   }
 
+  /** Its console as it is written: what is kept, then each line as it comes, until the sandbox is removed. */
+  sandboxLogsStream(name: string, options: CallOptions & StreamOptions = {}): EventStream<wire.ConsoleEvent> {
+    const call = { method: "GET", path: this.box(name, "/logs"), query: { follow: 1 }, signal: options.signal };
+    return new EventStream(this.transport, call, { last: [], errors: ["error"], mayEnd: true }, options);
+  }
+
   /** What one sandbox uses: memory, disk, processors. */
-  sandboxMetrics(name: string, options: CallOptions = {}): Promise<Record<string, unknown>> {
+  sandboxMetrics(name: string, options: CallOptions = {}): Promise<wire.Metrics> {
     return this.get(this.box(name, "/metrics"), options);
   }
 }

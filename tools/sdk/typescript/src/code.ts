@@ -48,6 +48,12 @@ export class Result {
     this.truncated = raw.truncated ?? false;
   }
 
+  /** The forms that it has. */
+  formats(): string[] {
+    const forms = ["text", "html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "json", "javascript", "plotly"] as const;
+    return forms.filter((form) => this[form] !== undefined);
+  }
+
   /** The picture in it: png, else jpeg (both base64), else svg (text). */
   get chart(): string | undefined {
     return this.png ?? this.jpeg ?? this.svg;

@@ -82,12 +82,14 @@ export function errorOfAnswer(status: number, headers: Headers, body: string): R
   );
 }
 
-/** The error that ends a stream: an event `error` or `failed` with `code message request_id`. */
-export function errorOfEvent(data: unknown, status = 0): RametError {
+/** The error that ends a stream: an event `error` or `failed` with `code message request_id`. The status is the code's. */
+export function errorOfEvent(data: unknown): RametError {
   const fields = record(data);
+  const code = text(fields["code"]) ?? "client.protocol";
+  const kinds: Record<string, number> = { capacity: 503, validation: 400, auth: 403, internal: 500, client: 0 };
   return new RametError(text(fields["message"]) ?? "the stream ended with an error that has no words", {
-    status,
-    code: text(fields["code"]) ?? "client.protocol",
+    status: kinds[code.split(".")[0] ?? ""] ?? (code.endsWith(".not_found") ? 404 : 409),
+    code,
     requestId: text(fields["request_id"]),
     retryable: fields["retryable"] === true,
     retryAfterSecs: seconds(fields["retry_after_secs"]),

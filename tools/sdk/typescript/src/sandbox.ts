@@ -224,13 +224,18 @@ export class Sandbox implements AsyncDisposable {
   /** Code in the context that every sandbox has; `createCodeContext` makes others. */
   runCode(code: string, options: RunOptions & { language?: "python" | "bash" } = {}): Promise<Execution> {
     const language = options.language ?? "python";
-    return new CodeContext(this.client, this.id, language, language).runCode(code, options);
+    return this.context(language).runCode(code, options);
   }
 
   /** A process that keeps what code defines from one run to the next. */
   async createCodeContext(what: "python" | "bash" | wire.CreateContext = "python"): Promise<CodeContext> {
     const made = await this.client.createContext(this.id, typeof what === "string" ? { language: what } : what);
     return new CodeContext(this.client, this.id, made.id, made.language);
+  }
+
+  /** One by its id; `python` and `bash` are there without being made. Nothing is asked. */
+  context(id = "python"): CodeContext {
+    return new CodeContext(this.client, this.id, id, id === "bash" ? "bash" : "python");
   }
 
   /** One that is there already: after a resume, in a fork. */
@@ -316,6 +321,10 @@ export class Sandbox implements AsyncDisposable {
       if (!(error instanceof RametError && error.status === 404)) throw error;
     }
   }
+  /** The same as `kill`. */
+  delete(): Promise<void> {
+    return this.kill();
+  }
 
   // ---- Around it ----
 
@@ -329,7 +338,7 @@ export class Sandbox implements AsyncDisposable {
   events(options: { signal?: AbortSignal; lastEventId?: string } = {}): EventStream<wire.SandboxEvent> {
     return this.client.sandboxEvents(this.id, options);
   }
-  metrics(): Promise<Record<string, unknown>> {
+  metrics(): Promise<wire.Metrics> {
     return this.client.sandboxMetrics(this.id);
   }
 

@@ -15,7 +15,8 @@ export interface FileInfo {
   mode: string;
   uid: number;
   gid: number;
-  modifiedAt: Date;
+  /** undefined: a time that no calendar has. */
+  modifiedAt: Date | undefined;
 }
 
 type Signal = { signal?: AbortSignal };
@@ -30,7 +31,7 @@ function info(entry: wire.FileEntry, path: string): FileInfo {
     mode: entry.mode,
     uid: entry.uid,
     gid: entry.gid,
-    modifiedAt: new Date(entry.modified_at),
+    modifiedAt: entry.modified_at === null ? undefined : new Date(entry.modified_at),
   };
 }
 

@@ -113,6 +113,7 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
     if (this.#started) throw new RametError("a stream can be read once", { code: "client.usage" });
     this.#started = true;
     let broken = 0;
+    let opened = false; // at least once: from then on also a server that is not there yet is waited for
     try {
       for (;;) {
         let failure: unknown;
@@ -123,7 +124,7 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
           this.#answer = await (this.#first ?? this.#connect());
           this.#first = undefined;
           if (this.#closed) return; // while it connected
-          begun = true;
+          begun = opened = true;
           const since = Date.now();
           steady = () => Date.now() - since > STEADY_MS;
           for await (const event of this.#events(this.#answer)) {
@@ -137,7 +138,8 @@ export class EventStream<E extends StreamEvent = StreamEvent> implements AsyncIt
         } catch (error) {
           if (this.#closed) return;
           const lost = error instanceof RametError && ["client.network", "client.silent"].includes(error.code);
-          if (!lost || !begun) throw error;
+          const goesOn = begun ? lost : opened && (lost || (error instanceof RametError && error.retryable));
+          if (!goesOn) throw error;
           failure = new RametError(`the stream broke off: ${(error as Error).message}`, {
             code: "client.stream_broken",
             cause: error,

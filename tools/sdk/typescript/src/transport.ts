@@ -124,9 +124,9 @@ function mayRetry(error: RametError, call: Call, repeatable: boolean): boolean {
 
 export class Transport {
   readonly url: string;
-  readonly key: string | undefined;
   readonly timeoutMs: number;
   readonly maxRetries: number;
+  readonly #key: string | undefined; // private, so that who prints a client does not print it
   readonly #fetch: typeof fetch;
   readonly #headers: Record<string, string>;
 
@@ -139,7 +139,10 @@ export class Transport {
       );
     }
     this.url = url.replace(/\/+$/, "").replace(/\/v1$/, "");
-    this.key = options.key ?? fromEnvironment("RAMET_API_KEY");
+    this.#key = (options.key ?? fromEnvironment("RAMET_API_KEY")) || undefined;
+    if (this.#key !== undefined && !/^[\x21-\x7e]+$/.test(this.#key)) {
+      throw new RametError("the key holds a character that no key has (a blank or a line's end?)", { code: "client.usage" });
+    }
     this.timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
     this.maxRetries = options.maxRetries ?? DEFAULT_RETRIES;
     const given = options.fetch;
@@ -158,7 +161,12 @@ export class Transport {
   }
 
   authorization(): Record<string, string> {
-    return this.key === undefined || this.key === "" ? {} : { authorization: `Bearer ${this.key}` };
+    return this.#key === undefined ? {} : { authorization: `Bearer ${this.#key}` };
+  }
+
+  /** As browsers have to give it with a WebSocket. */
+  keyProtocols(): string[] {
+    return this.#key === undefined ? [] : [`ramet.key.${this.#key}`];
   }
 
   /** An answer that is no error. Throws RametError, or the signal's reason. */
@@ -174,7 +182,11 @@ export class Transport {
       let failure: RametError;
       try {
         const answer = await this.#once(call, headers, timeoutMs, limit);
-        if (answer.response.status < 400) return answer;
+        if (answer.response.ok) return answer;
+        if (answer.response.type === "opaqueredirect" || answer.response.status < 400) {
+          if (call.fate !== undefined) call.fate.open = false;
+          throw await this.#elsewhere(answer);
+        }
         failure = await readError(answer);
         // An error is an answer: nothing was made. Not so while an earlier try still runs, and in the words of a gateway.
         const unknown = failure.code === "idempotency.in_progress" || (failure.status >= 500 && failure.code.startsWith("http."));
@@ -192,6 +204,18 @@ export class Transport {
       if (tries + 1 >= (call.tries ?? this.maxRetries + 1) || Date.now() + wait > limit) throw failure;
       await pause(wait, call.signal);
     }
+  }
+
+  // Nobody is followed to where a key may be told to strangers, and what was asked was not done.
+  async #elsewhere(answer: Answer): Promise<RametError> {
+    const { status, headers, body } = answer.response;
+    await body?.cancel().catch(() => undefined);
+    answer.end();
+    const where = headers.get("location");
+    return new RametError(
+      `${this.url} is not Ramet's API: it answers ${status === 0 ? "a redirection" : status}${where === null ? "" : ` and leads to ${where}`}; set url or RAMET_API to where the server is`,
+      { status, code: "client.protocol" },
+    );
   }
 
   async #once(call: Call, headers: Record<string, string>, timeoutMs: number, limit: number): Promise<Answer> {
@@ -215,7 +239,7 @@ export class Transport {
       });
     };
     try {
-      const init: RequestInit & { duplex?: "half" } = { method: call.method, signal: controller.signal };
+      const init: RequestInit & { duplex?: "half" } = { method: call.method, signal: controller.signal, redirect: "manual" };
       const body = typeof call.body === "function" ? await call.body() : call.body;
       if (call.json !== undefined) {
         init.body = JSON.stringify(call.json);

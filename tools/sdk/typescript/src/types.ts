@@ -23,6 +23,14 @@ export interface DiskRequest {
   mount?: string;
 }
 
+/** What commands have when a call leaves it out. */
+export interface Defaults {
+  user?: string;
+  cwd?: string;
+  command?: string;
+  env?: Environment;
+}
+
 export interface Sandbox {
   id: string;
   name: string;
@@ -31,9 +39,10 @@ export interface Sandbox {
   labels: Labels;
   cpus: number;
   memory_mb: number;
-  disk_bytes: number;
+  disk_bytes?: number;
   network: Network;
-  start_mode: "cold" | "resume" | "fork" | "pool" | "restore";
+  /** "" while it is created. */
+  start_mode: "cold" | "resume" | "fork" | "pool" | "restore" | "";
   created_at: string;
   ready_ms: number;
   ttl_secs: number | null;
@@ -45,9 +54,15 @@ export interface Sandbox {
   memory_kept?: boolean;
   reason?: string;
   notice?: string;
-  defaults?: { user?: string; cwd?: string; command?: string; env?: Environment };
+  /** Whether it has the server's default environment. */
+  environment: boolean;
+  /** The change that is under way. */
+  doing?: string;
+  defaults?: Defaults;
   tree_id?: string;
   parent_id?: string;
+  /** The id of the `ci` key that made it. */
+  owner?: string;
   disks?: Disk[];
   memory?: SandboxMemory;
 }
@@ -133,7 +148,7 @@ export interface Job {
   command: string;
   state: "running" | "ended";
   pid: number;
-  started_at: string;
+  started_at: string | null;
   ended_at: string | null;
   duration_ms: number;
   stdout: { first_offset: number; next_offset: number };
@@ -156,7 +171,8 @@ export interface FileEntry {
   mode: string;
   uid: number;
   gid: number;
-  modified_at: string;
+  /** null: a time that no calendar has. */
+  modified_at: string | null;
 }
 
 export type WatchEvent =
@@ -177,8 +193,8 @@ export interface Context {
   language: string;
   state: "starting" | "idle" | "busy" | "unavailable" | "ended";
   created_at: string;
-  execution_count: number;
-  queued: number;
+  execution_count?: number;
+  queued?: number;
   reason?: string;
 }
 
@@ -240,11 +256,16 @@ export type RunEvent =
   | { event: "error"; data: CodeError }
   | { event: "done"; data: ExecutionEnd & Partial<ExecutionData> };
 
+/** What happened. A `gap` has only `message`: events before the next one are not known any more. */
 export interface LifeEvent {
   type: string;
   time: string;
   sandbox: string;
   sandbox_id: string;
+  /** In a list of past events; in a stream it is the event's own. */
+  id?: string;
+  owner?: string;
+  message?: string;
   state?: SandboxState;
   before?: string;
   reason?: string | null;
@@ -283,6 +304,20 @@ export interface Snapshot {
   total_ms?: number;
   unique?: boolean;
   working_set?: boolean;
+  /** The sandbox that it is an instant of. */
+  parent_id?: string;
+  owner?: string;
+  template?: boolean;
+  build?: BuildOf;
+  defaults?: Defaults;
+}
+
+/** How a template was made. */
+export interface BuildOf {
+  id: string;
+  source: string;
+  warm: string;
+  started_at: string | null;
 }
 
 export interface Fork {
@@ -345,36 +380,53 @@ export interface Build {
   id: string;
   name: string;
   state: "queued" | "running" | "ready" | "failed";
-  step: string | null;
+  step: string;
   source: string;
   warm: string;
   cancelled: boolean;
   created_at: string;
   started_at: string | null;
   ended_at: string | null;
-  seconds: number | null;
+  seconds?: number;
   error: { code: string; message: string } | null;
   log?: string;
+  owner?: string;
 }
 
 export interface Template extends Snapshot {
   template: true;
-  build: { id: string; source: string; warm: string; started_at: string };
-  defaults?: Sandbox["defaults"];
+  build: BuildOf;
 }
 
 export type BuildLogEvent = { event: "log"; data: { text: string } } | { event: "build"; data: Build };
 
 export interface Volume {
   id: string;
-  name: string;
+  /** null: a disk or memory of something else, which is named in `sandbox` or `parent`. */
+  name: string | null;
   kind: string;
   size_bytes: number;
   parent: string | null;
   sandbox: string | null;
   created_at: string;
+  /** Of one that was written: what was added to make whole blocks. */
   padding_bytes?: number;
   notice?: string;
+  owner?: string;
+}
+
+export interface Diff {
+  from: string;
+  to: string;
+  ranges: Range[];
+  changed_bytes: number;
+}
+
+export interface VolumeMap {
+  name: string;
+  size_bytes: number;
+  ranges: Range[];
+  data_bytes: number;
 }
 
 export interface Range {
@@ -426,4 +478,75 @@ export interface Store {
   physical_bytes: number;
   reclaimable_bytes: number;
   [field: string]: unknown;
+}
+
+export interface Port {
+  port: number;
+  listening: boolean;
+  /** At which it listens. */
+  addresses: string[];
+}
+
+/** A line of a sandbox's console. */
+export type ConsoleEvent = { event: "line"; data: { text: string } };
+
+/** What a sandbox uses; null: not known, or it does not run. */
+export interface Metrics {
+  id: string;
+  name: string;
+  state: SandboxState;
+  uptime_secs: number | null;
+  cpu_secs: number | null;
+  memory: SandboxMemory | null;
+  commands_total: number;
+  calls_now: number;
+  disk: { logical_bytes: number; data_bytes: number; unique_bytes: number | null } | null;
+  network: { received_bytes: number; sent_bytes: number } | null;
+}
+
+/** What machines use of the host's memory, and what is left of the budget (null: there is none). */
+export interface Memory {
+  state: "ok" | "short";
+  machines: number;
+  unknown: number;
+  budget_bytes: number | null;
+  counted_bytes: number;
+  free_bytes: number | null;
+  overcommit_percent: number;
+  low_bytes: number;
+  stopped_total: number;
+  private_bytes: number;
+  shared_bytes: number;
+  shared_part_bytes: number;
+  swapped_bytes: number;
+  vmm_bytes: number;
+  host: {
+    total_bytes: number;
+    available_bytes: number;
+    swap_total_bytes: number;
+    swap_free_bytes: number;
+    pressure_some_percent: number | null;
+    pressure_full_percent: number | null;
+  };
+}
+
+/** The machines that wait to be taken. */
+export interface Pool {
+  size: number;
+  parked: number;
+  snapshots: { name: string; parked: number; taken: number; missed: number }[];
+}
+
+export interface LineageNode {
+  kind: "template" | "snapshot" | "sandbox";
+  id: string;
+  name: string;
+  state: string;
+  created_at: string;
+  logical_bytes: number;
+  /** The id of another node; null: it is gone, or no machine. */
+  parent: string | null;
+  from?: string | null;
+  new_bytes?: number;
+  tree_id?: string;
 }

@@ -57,8 +57,7 @@ async function openBrowserSocket(
   options: CallOptions,
 ): Promise<Socket> {
   options.signal?.throwIfAborted();
-  const protocols = transport.key === undefined ? [protocol] : [protocol, `ramet.key.${transport.key}`];
-  const socket = new WebSocket(transport.address(path, query).replace(/^http/, "ws"), protocols);
+  const socket = new WebSocket(transport.address(path, query).replace(/^http/, "ws"), [protocol, ...transport.keyProtocols()]);
   socket.binaryType = "arraybuffer";
   const timeoutMs = options.timeoutMs ?? transport.timeoutMs;
   await new Promise<void>((resolve, reject) => {
