@@ -366,6 +366,8 @@ int cli_fail_one(
     free(text);
     if (err->code == -EREMOTEIO)
         hint_after(cli, code, err->text);
+    else
+        hint_unreachable(cli);
     return CLI_FAILED;
 }
 

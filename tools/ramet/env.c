@@ -44,6 +44,8 @@ static json_t *read_value(const struct verb *verb)
     char *bytes = malloc(VALUE_BYTES_MAX + 2);
     size_t size = 0;
     ssize_t got = 1;
+    if (isatty(STDIN_FILENO))
+        cli_note("reading the value from this terminal, up to Ctrl-D");
     while (bytes != NULL && got > 0 && size <= VALUE_BYTES_MAX) {
         got = read(STDIN_FILENO, bytes + size, VALUE_BYTES_MAX + 1 - size);
         if (got < 0 && errno == EINTR)

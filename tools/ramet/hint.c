@@ -117,3 +117,11 @@ void hint_after(struct cli *cli, const char *code, const char *message)
     else
         suggest_name(cli, message);
 }
+
+void hint_unreachable(struct cli *cli)
+{
+    const char *url = getenv("RAMET_API");
+    if (cli->server_url == NULL && cli->run_dir == NULL && url != NULL && url[0] != '\0')
+        cli_note("the address came from RAMET_API; without it (env -u RAMET_API ramet ...) the daemon of "
+                 "this host is meant");
+}

@@ -7,3 +7,5 @@
 
 // code: the daemon's ("" = not told); message: the sentence that was printed.
 void hint_after(struct cli *cli, const char *code, const char *message);
+// After a call that reached nobody: where the address came from, when it was not typed.
+void hint_unreachable(struct cli *cli);

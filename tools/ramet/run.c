@@ -82,6 +82,8 @@ static bool is_file(const char *word)
 // CODE, "-" for standard input, or a file's name. malloc'ed; NULL when it has failed.
 static char *take_code(const struct verb *verb, const char *word)
 {
+    if (word == NULL && isatty(STDIN_FILENO))
+        cli_note("reading code from this terminal, up to Ctrl-D");
     if (word == NULL || strcmp(word, "-") == 0)
         return read_code(verb, STDIN_FILENO, "standard input");
     if (!is_file(word))

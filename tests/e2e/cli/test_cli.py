@@ -119,6 +119,7 @@ class Remote(rig.Case):
         for url, word in (("http://127.0.0.1:1", "nothing listens"), ("http://no-such-host.invalid", 'no host "no-such-host.invalid"'),
                           ("https://127.0.0.1:" + port, "http://"), ("unix:///nowhere/api.sock", "ramet up")):
             self.fails(word, "ls", "--server", url)
+        self.fails("came from RAMET_API", "ls", env={"RAMET_API": "http://127.0.0.1:1"})
         for url in ("127.0.0.1:" + port, "ftp://x", "http://", "http://h:0", "http://h:99999", "http://h:x", "http://h/?q", "unix://relative",
                     "http://[::1", "http://a b"):
             self.fails("no address", "ls", "--server", url, status=2)
