@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/interrupt.h"
 
+#include "tools/ramet/output.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -35,6 +37,7 @@ static void *wait_for_signal(void *context)
     if (sigwait(&set, &number) != 0)
         return NULL;
     pthread_mutex_lock(&mutex); // whoever completes something now waits, for ever
+    progress_leave();
     for (struct interrupt *one = latest; one != NULL; one = one->before)
         one->undo(one->context);
     _exit(STATUS_SIGNAL + number);

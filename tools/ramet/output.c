@@ -66,6 +66,8 @@ static bool shows(void)
     return isatty(STDERR_FILENO) && (term == NULL || strcmp(term, "dumb") != 0);
 }
 
+static bool line_is_open; // something stands there that is to be taken back
+
 // One line that fits: what goes beyond the edge could not be taken back.
 static void show_line(const char *what, const char *rest)
 {
@@ -75,6 +77,7 @@ static void show_line(const char *what, const char *rest)
     char *clean = table_clean(what), *name = table_cut(clean, room > end ? room - end : 0);
     fprintf(stderr, "\r\033[K%s%.*s", name, (int)room, rest);
     fflush(stderr);
+    line_is_open = true;
     free(name);
     free(clean);
 }
@@ -120,9 +123,16 @@ void progress_text(struct progress *progress, const char *text)
     show_line(progress->what, rest);
 }
 
+void progress_leave(void)
+{
+    if (line_is_open)
+        fputs("\r\033[K", stderr);
+    line_is_open = false;
+}
+
 void progress_end(struct progress *progress)
 {
     if (progress->shown)
-        fputs("\r\033[K", stderr);
+        progress_leave();
     progress->shown = false;
 }

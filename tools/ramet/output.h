@@ -22,3 +22,4 @@ void progress_set(struct progress *progress, double fraction);   // 0 to 1
 void progress_amount(struct progress *progress, uint64_t bytes); // where the end is not known
 void progress_text(struct progress *progress, const char *text); // a step that does not say how far it is
 void progress_end(struct progress *progress);
+void progress_leave(void); // whichever is shown, when this program ends under it

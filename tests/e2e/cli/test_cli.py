@@ -245,8 +245,16 @@ class Looks(rig.Case):
         self.assertEqual([line.index("disk") for line in wide[1:]], [len(long) + 2] * 2)
         self.assertTrue(all(len(line) <= 50 for line in narrow), narrow)
         self.assertIn("…", narrow[1])
+        # A bar stays within its line, else it could not be taken back.
+        self.daemon.ramet("export", long, "b", self.path("an-archive-with-a-long-name"))
+        for columns in (20, 100):
+            shown = on_terminal(["--run", self.daemon.run, "import", self.path("an-archive-with-a-long-name"), "--prefix", f"x{columns}-"], columns)
+            bars = [bar for bar in shown.split("\n")[0].split("\r\033[K") if bar]
+            self.assertTrue(any("%" in bar for bar in bars), shown)
+            self.assertTrue(all(len(bar) < columns for bar in bars if "%" in bar), bars)
         piped = run(*words)[1].splitlines()
-        self.assertEqual((len(piped), piped[0].split()[0]), (2, long))
+        self.assertEqual((len(piped), piped[0].split()[0]), (6, long))
+        self.assertRegex(on_terminal(["--run", self.daemon.run, "ls"]), "NAME.*STATE")    # also where there is none
         for env, colored in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
             shown = on_terminal(words, 200, env) + on_terminal(["--run", self.daemon.run, "show", "nobody"], 200, env)
             self.assertEqual("\033[" in shown, colored, env)
