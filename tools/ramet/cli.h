@@ -81,6 +81,7 @@ extern const struct verb verb_version;
 extern const struct verb verb_volume;
 extern const struct verb *const verbs[]; // NULL-terminated
 const struct verb *cli_find_verb(const char *name);
+int cli_fail_no_verb(const char *word); // with the verb that was probably meant
 
 // Parses a verb's arguments (args.h) together with --json, --run and --help. Returns 0 to go on; otherwise
 // the exit status is *ret_status.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/cli.h"
 #include "tools/ramet/man.h"
-#include "tools/ramet/suggest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +55,13 @@ static void print_page(void)
                   "output any more. exec, shell, run and job "
                   "wait pass "
                   "their command's status on.");
+    man_section("JSON");
+    man_paragraph(
+            "With --json standard output holds one document, also when something fails: the API's answer, or "
+            "{\"error\": {\"code\", \"message\"}, \"message\"} with a code of the API or client.usage, "
+            "client.unreachable, client.failed. Several names make a list of such documents. What is "
+            "followed "
+            "(events, logs, job logs) is one object a line. Sentences stay on standard error.");
     man_section("ENVIRONMENT");
     man_text("  RAMET_RUN           the daemon's run directory (--run)\n"
              "  RAMET_API           its address (--server); --run goes before it\n"
@@ -73,17 +79,9 @@ static void print_page(void)
 
 static int help_about(struct cli *cli, const char *word, const char *part)
 {
-    const char *names[64];
-    size_t count = 0;
     const struct verb *wanted = cli_find_verb(word);
-    for (; verbs[count] != NULL && count + 1 < sizeof names / sizeof names[0]; count++)
-        names[count] = verbs[count]->name;
-    names[count] = NULL;
-    const char *nearest = wanted == NULL ? suggest_nearest(word, names) : NULL;
-    if (nearest != NULL)
-        return cli_fail_usage(NULL, "there is no verb \"%s\"; did you mean \"%s\"?", word, nearest);
     if (wanted == NULL)
-        return cli_fail_usage(NULL, "there is no verb \"%s\"", word);
+        return cli_fail_no_verb(word);
     if (part != NULL && wanted->parts == NULL)
         return cli_fail_usage(NULL, "\"%s\" has no parts", word);
     if (part != NULL)

@@ -80,14 +80,34 @@ static void find_libexec(struct cli *cli)
 
 enum { VERBS_MAX = 64 };
 
-static int fail_no_verb(const char *word)
+static const char *nearest_verb(const char *word)
 {
+    // As other programs call it.
+    static const struct {
+        const char *word, *verb;
+    } others[] = {{"ps", "ls"}, {"list", "ls"}, {"status", "ls"}, {"inspect", "show"}, {"info", "show"},
+            {"get", "show"}, {"delete", "rm"}, {"remove", "rm"}, {"destroy", "rm"}, {"kill", "rm"},
+            {"ssh", "shell"}, {"attach", "shell"}, {"enter", "shell"}, {"login", "shell"}, {"sh", "shell"},
+            {"bash", "shell"}, {"clone", "fork"}, {"branch", "fork"}, {"launch", "create"}, {"new", "create"},
+            {"init", "up"}, {"serve", "up"}, {"daemon", "up"}, {"quit", "down"}, {"console", "logs"},
+            {"log", "logs"}, {"save", "snapshot"}, {"checkpoint", "snapshot"}, {"rollback", "restore"},
+            {"copy", "cp"}, {"images", "template"}, {"image", "template"}, {"build", "template build"},
+            {"rename", "update"}, {"python", "run"}, {"port", "forward"}, {"expose", "url"},
+            {"disk", "volume"}};
     const char *names[VERBS_MAX + 1];
     size_t count = 0;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(word, others[i].word) == 0)
+            return others[i].verb;
     for (; verbs[count] != NULL && count < VERBS_MAX; count++)
         names[count] = verbs[count]->name;
     names[count] = NULL;
-    const char *nearest = suggest_nearest(word, names);
+    return suggest_nearest(word, names);
+}
+
+int cli_fail_no_verb(const char *word)
+{
+    const char *nearest = nearest_verb(word);
     if (nearest != NULL)
         return cli_fail_usage(NULL, "there is no verb \"%s\"; did you mean \"%s\"?", word, nearest);
     return cli_fail_usage(NULL, "there is no verb \"%s\"", word);
@@ -147,7 +167,7 @@ int main(int argc, char **argv)
     char **rest = argv + 1 + (argc > 1 ? taken : 0);
     const struct verb *verb = version ? &verb_version : cli.help || *rest == NULL ? &verb_help : NULL;
     if (verb == NULL && (verb = cli_find_verb(*rest)) == NULL)
-        return fail_no_verb(*rest);
+        return cli_fail_no_verb(*rest);
     bool named = !version && !cli.help && *rest != NULL;
     bool said_nothing = !version && !cli.help && *rest == NULL;
     cli.help = false;

@@ -318,7 +318,7 @@ class FirstTenMinutes(rig.Case):
         other = ["--run", self.path("other")]
         table = [    # words, status, what the sentence must say
             (["--run", self.path("nowhere"), "ls"], 1, "ramet up"),
-            (["lss"], 2, 'did you mean "ls"'), (["snapshto", "x"], 2, 'did you mean "snapshot'), (["frobnicate"], 2, "ramet help"),
+            (["lss"], 2, 'did you mean "ls"'), (["snapshto", "x"], 2, 'did you mean "snapshot'), (["frobnicate"], 2, "ramet help"), (["ps"], 2, 'did you mean "ls"'), (["help", "ssh"], 2, 'did you mean "shell"'),
             (["help", "sotre"], 2, 'did you mean "store"'), (["volume", "lst"], 2, 'did you mean "volume ls|"ls"'), (["volume"], 2, "import"),
             (run_dir + ["ls", "--jsno"], 2, "--json"), (run_dir + ["create", "--memroy", "1G"], 2, "--memory"),
             (run_dir + ["exec", "box"], 2, "COMMAND"), (run_dir + ["exec", "box", "--", "ls"], 1, "ramet ls"),

@@ -176,6 +176,7 @@ class Terminal(rig.Case):
         events = [json.loads(text) for text in self.daemon.ramet("--json", "job", "logs", "box", "ticks").splitlines()]
         self.assertEqual([(event["event"], event.get("text")) for event in events], [("stdout", "first\n"), ("end", None)])
         self.assertIn("one", self.daemon.json("logs", "box")["text"])
+        self.assertEqual((self.daemon.ramet("ls", "-q"), self.daemon.ramet("ls", "-q", "--state", "paused")), ("box\n", ""))
         self.daemon.ramet("job", "rm", "--force", "box", "ticks")
         self.daemon.ramet("export", "box", self.path("archive"), status=1)
         self.assertIn("`ramet snapshot box --name NAME`", self.daemon.stderr)
