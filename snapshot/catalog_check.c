@@ -199,9 +199,11 @@ static bool renamed_before(const struct txn_op *ops, unsigned index, uint64_t id
 static int check_doc_put(struct store *store, const struct txn_op *ops, unsigned index, struct error *err)
 {
     const struct txn_op *op = &ops[index];
-    if (op->doc.body_bytes > DOC_BODY_MAX || op->blob_bytes > DOC_BLOB_MAX)
-        return error_set(
-                err, -EFBIG, "the %s's description or device state is too large", kind_name(op->doc.kind));
+    if (op->doc.body_bytes > DOC_BODY_MAX)
+        return error_set(err, -EFBIG, "the labels and texts of the %s are larger than %d KiB: shorten them",
+                kind_name(op->doc.kind), DOC_BODY_MAX / 1024);
+    if (op->blob_bytes > DOC_BLOB_MAX)
+        return error_set(err, -EFBIG, "the device state of the %s is too large", kind_name(op->doc.kind));
     struct doc_row *holder =
             op->doc.name[0] != 0 ? catalog_doc_named(store, op->doc.kind, op->doc.name) : NULL;
     bool taken = holder != NULL && holder->doc.id.value != op->id &&

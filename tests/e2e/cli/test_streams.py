@@ -33,7 +33,7 @@ class Streams(rig.Case):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
                         key, "-out", self.cert, "-days", "2", "-subj", "/CN=localhost", "-addext",
                         "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-        return "--listen", "0", "--tls-cert", self.cert, "--tls-key", key
+        return "--log-requests", "--listen", "0", "--tls-cert", self.cert, "--tls-key", key
 
     def setUp(self):
         super().setUp()
@@ -145,6 +145,7 @@ class Streams(rig.Case):
         self.until(lambda: self.sh("pgrep -fx 'sleep 4722' | wc -l")["stdout"] != "0\n")
         connection.sock.shutdown(socket.SHUT_RDWR)
         self.gone("sleep 4722")
+        self.until(lambda: " POST /v1/sandboxes/box/exec 499 " in self.daemon.log())
         job = self.daemon.call("POST", "/v1/sandboxes/box/jobs", {"command": "sleep 4723"}).json
         raw, events = self.begin("GET", f"/jobs/{job['id']}/logs?follow=1")
         self.leave(raw)
