@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trees through tar streams: everything comes back, and an archive that a guest made up gets nowhere.
 #include "tools/ramet/interrupt.c"
+#include "tools/ramet/output.c"
 #include "tools/ramet/staging.c"
+#include "tools/ramet/table.c"
 #include "tools/ramet/tar_header.c"
 #include "tools/ramet/tar_pack.c"
 #include "tools/ramet/tar_unpack.c"
