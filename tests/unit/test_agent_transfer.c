@@ -3,6 +3,7 @@
 #include "tests/unit/agent_fixture.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct content {
     const char *bytes;
@@ -278,6 +279,55 @@ static void X17_two_writers_of_one_upload_do_not_mix(void **state)
     pthread_barrier_destroy(&begun);
 }
 
+struct asker {
+    struct guest *guest;
+    const char *id;
+    atomic_bool stop;
+    int wrong;
+};
+
+static void *ask_often(void *argument)
+{
+    struct asker *asker = argument;
+    struct agent_upload now;
+    struct error err;
+    while (!atomic_load(&asker->stop)) {
+        int r = agent_upload_get(asker->guest->agent, asker->id, &now, &err);
+        if (r != 0 && r != -EBUSY)
+            asker->wrong = r;
+    }
+    return NULL;
+}
+
+// Who only asks how far an upload is keeps nobody from writing to it.
+static void X17_asking_refuses_no_writer(void **state)
+{
+    enum { ASKERS = 3, PIECES = 100 };
+    struct guest *guest = *state;
+    struct agent_upload upload, now;
+    struct error err;
+    struct asker askers[ASKERS];
+    pthread_t threads[ASKERS];
+    assert_int_equal(agent_upload_begin(guest->agent, in(guest, "asked"), 0, &upload, &err), 0);
+    for (int i = 0; i < ASKERS; i++) {
+        askers[i] = (struct asker){.guest = guest, .id = upload.id};
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
+    }
+    int result = 0;
+    for (uint64_t i = 0; i < PIECES && result == 0; i++) {
+        struct content content = {.bytes = "0123456789", .size = 10};
+        result = agent_upload_write(guest->agent, upload.id, i * 10, give, &content, &now, &err);
+    }
+    for (int i = 0; i < ASKERS; i++) {
+        atomic_store(&askers[i].stop, true);
+        pthread_join(threads[i], NULL);
+        assert_int_equal(askers[i].wrong, 0);
+    }
+    if (result < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(agent_upload_commit(guest->agent, upload.id, PIECES * 10, NULL, &err), 0);
+}
+
 struct events {
     char lines[8000];
     size_t size;
@@ -456,6 +506,7 @@ int main(void)
             cmocka_unit_test(X17_an_upload_goes_on_where_it_was_cut),
             cmocka_unit_test(X17_dropped_and_expired_uploads_leave_nothing),
             cmocka_unit_test(X17_two_writers_of_one_upload_do_not_mix),
+            cmocka_unit_test(X17_asking_refuses_no_writer),
             cmocka_unit_test(watches_tell_what_happens),
             cmocka_unit_test(a_watch_is_ended_with_its_helper),
             cmocka_unit_test(disks_and_networks_that_cannot_be_are_refused),

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -137,13 +136,17 @@ int files_upload_begin(struct files_place *place, uint32_t mode)
     return files_target_refused(place, result);
 }
 
-// Nobody else writes to it meanwhile.
-static int open_partial(struct upload *upload)
+// Alone: nobody else writes to it meanwhile. Else it is only asked whether somebody does: who asks takes
+// nothing, or a call that begins to write at the same moment would be refused.
+static int open_partial(struct upload *upload, bool alone)
 {
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     upload->target.fd = open(upload->target.temporary, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (upload->target.fd < 0)
         return -errno;
-    return flock(upload->target.fd, LOCK_EX | LOCK_NB) < 0 ? -EBUSY : 0;
+    if (fcntl(upload->target.fd, alone ? F_OFD_SETLK : F_OFD_GETLK, &all) < 0)
+        return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
+    return alone || all.l_type == F_UNLCK ? 0 : -EBUSY;
 }
 
 static int sum_of(int fd, uint64_t *ret_size, uint32_t *ret_sum)
@@ -219,7 +222,7 @@ int files_upload(enum agent_operation operation, struct agent_cursor fields)
         return files_answer(-EINVAL, NULL, "the request cannot be read");
     int result = read_record(id, &upload);
     if (result == 0)
-        result = open_partial(&upload);
+        result = open_partial(&upload, operation != AGENT_UPLOAD_GET);
     if (result == -EBUSY)
         return files_answer(result, NULL, "the upload \"%s\" is being written by another call", id);
     if (result < 0)
