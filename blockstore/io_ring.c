@@ -19,8 +19,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "blockstore/clock.h"
 
 enum { DIR_OPEN, DIR_FSYNC }; // steps of IO_FSYNC_DIR, in loop_private[0]
 
@@ -157,16 +158,12 @@ static bool anything_posted(struct ring_loop *self)
 
 static uint64_t ring_now(struct loop *loop)
 {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    return clock_monotonic_ns();
 }
 
 static uint64_t ring_wall(struct loop *loop)
 {
-    struct timespec ts;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    return clock_wall_ns();
 }
 
 static void ring_cancel_timer(struct loop *loop, struct loop_timer *timer)

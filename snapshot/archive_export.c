@@ -2,6 +2,7 @@
 // Writing an archive. First everything is pinned (handles on all bases, copies of all docs and blobs), so
 // that what happens to the store meanwhile changes nothing; then the bases are written in the order of their
 // ids, which puts parents before children.
+#include "blockstore/clock.h"
 #include "snapshot/archive_format.h"
 
 #include "blockstore/digest.h"
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct source {
     struct base_info info;
@@ -79,15 +79,12 @@ static int put_contents(struct exporter *x, struct error *err)
 {
     uint8_t *bytes, head[ARCHIVE_HEADER_BYTES];
     size_t size;
-    struct timespec now;
     int r = archive_format_encode(&x->contents, &bytes, &size);
     if (r < 0)
         return error_set(err, r, "too much for one archive: its table of contents is larger than %d MiB",
                 ARCHIVE_CONTENTS_MAX >> 20);
-    clock_gettime(CLOCK_REALTIME, &now);
-    struct archive_header header = {.version = ARCHIVE_VERSION,
-            .created_wall_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
-            .contents_bytes = size};
+    struct archive_header header = {
+            .version = ARCHIVE_VERSION, .created_wall_ns = clock_wall_ns(), .contents_bytes = size};
     archive_format_header_encode(&header, head);
     x->running = digest_bytes(head, sizeof head, 0);
     r = put_bytes(x, head, sizeof head, err);

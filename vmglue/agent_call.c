@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls: a thread asks, and waits for pieces and the result; declared in agent_connection.h.
+#include "blockstore/clock.h"
 #include "vmglue/agent_client.h"
 #include "vmglue/agent_connection_internal.h"
 
@@ -123,16 +124,9 @@ void agent_call_end(struct agent_call *call)
     pthread_cond_destroy(&call->changed);
 }
 
-static struct timespec from_now(unsigned limit_ms)
-{
-    uint64_t until_ns = agent_clock_ns() + limit_ms * 1000000ull;
-    return (struct timespec){
-            .tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
-}
-
 int agent_call_wait_done(struct agent_call *call, unsigned limit_ms)
 {
-    struct timespec until = from_now(limit_ms);
+    struct timespec until = clock_deadline(limit_ms);
     int result = 0;
     pthread_mutex_lock(&call->agent->lock);
     while (!call->done && result != ETIMEDOUT)
@@ -146,7 +140,7 @@ int agent_call_wait(
         struct agent_call *call, unsigned limit_ms, bool credit_too, struct agent_piece **ret_piece)
 {
     struct agent *agent = call->agent;
-    struct timespec until = from_now(limit_ms);
+    struct timespec until = clock_deadline(limit_ms);
     int result = 0;
     pthread_mutex_lock(&agent->lock);
     while (result == 0) {

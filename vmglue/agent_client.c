@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/agent_client.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/agent_connection.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     OUTPUT_LIMIT_BYTES = 16 << 20,
@@ -18,10 +18,10 @@ enum {
 
 int agent_ping(struct agent *agent, unsigned timeout_ms, struct error *err)
 {
-    uint64_t began_ns = agent_clock_ns();
+    uint64_t began_ns = clock_monotonic_ns();
     int result = agent_call_simple(agent, AGENT_PING, NULL, false, timeout_ms, NULL, 0, err);
     if (result == 0)
-        agent_note_round_trip(agent, agent_clock_ns() - began_ns);
+        agent_note_round_trip(agent, clock_monotonic_ns() - began_ns);
     return result;
 }
 
@@ -121,7 +121,7 @@ static int exec_serve(struct exec_run *run, struct error *err)
     const struct agent_exec *exec = run->exec;
     for (;;) {
         struct agent_piece *piece;
-        uint64_t now = agent_clock_ns();
+        uint64_t now = clock_monotonic_ns();
         if (now >= run->deadline_ns)
             return error_set(err, -ETIMEDOUT,
                     "the guest did not end the command within its time limit of %u ms", exec->timeout_ms);
@@ -202,7 +202,7 @@ int agent_exec_run(struct agent *agent, const struct agent_exec *exec, struct ag
     for (int i = 0; i < 2; i++)
         run.output[i].limit = exec->output_limit_bytes ? exec->output_limit_bytes : OUTPUT_LIMIT_BYTES;
     if (exec->timeout_ms != 0)
-        run.deadline_ns = agent_clock_ns() + ((uint64_t)exec->timeout_ms + EXEC_GRACE_MS) * 1000000;
+        run.deadline_ns = clock_monotonic_ns() + ((uint64_t)exec->timeout_ms + EXEC_GRACE_MS) * 1000000;
     int result = exec_begin(agent, &run, err);
     if (result < 0)
         return result;
@@ -261,31 +261,25 @@ int agent_thaw(struct agent *agent, struct error *err)
 int agent_clock_offset(struct agent *agent, unsigned timeout_ms, int64_t *ret_offset_ns,
         uint64_t *ret_doubt_ns, struct error *err)
 {
-    struct timespec now;
     uint8_t fields[16];
-    uint64_t began_ns = agent_clock_ns();
+    uint64_t began_ns = clock_monotonic_ns();
     int result = agent_call_simple(agent, AGENT_PING, NULL, false, timeout_ms, fields, sizeof fields, err);
     if (result < 0)
         return result;
     // Before the end of the round trip is read: what a busy host puts between the two is a part of the doubt.
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t half_ns = (agent_clock_ns() - began_ns) / 2;
+    uint64_t now_ns = clock_wall_ns(), half_ns = (clock_monotonic_ns() - began_ns) / 2;
     agent_note_round_trip(agent, 2 * half_ns);
     struct agent_cursor cursor = agent_cursor_over(fields, sizeof fields);
     // A guest may say anything; the difference wraps, and is only compared.
-    uint64_t middle_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - half_ns;
-    *ret_offset_ns = (int64_t)(agent_cursor_u64(&cursor) - middle_ns);
+    *ret_offset_ns = (int64_t)(agent_cursor_u64(&cursor) - (now_ns - half_ns));
     *ret_doubt_ns = half_ns;
     return 0;
 }
 
 static uint64_t host_realtime_ns(struct agent *agent)
 {
-    struct timespec now;
     uint64_t half_ns = agent_best_round_trip_ns(agent) / 2;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec +
-           (half_ns < CLOCK_ERROR_NS ? half_ns : CLOCK_ERROR_NS);
+    return clock_wall_ns() + (half_ns < CLOCK_ERROR_NS ? half_ns : CLOCK_ERROR_NS);
 }
 
 int agent_after_fork(

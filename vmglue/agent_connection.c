@@ -4,6 +4,7 @@
 // than its time-out.
 #include "vmglue/agent_connection.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/agent_client.h"
 #include "vmglue/agent_connection_internal.h"
 #include "vmglue/agent_hello.h"
@@ -15,17 +16,9 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { EMPTY_PIECES_MAX = 64 }; // a stream has one at its beginning, and one at the end of each channel
-
-uint64_t agent_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void queue_append(struct agent_queue *queue, struct agent_outgoing *out)
 {
@@ -168,7 +161,7 @@ static int receive(struct agent *agent)
     struct agent_frame frame;
     int result = 0;
     pthread_mutex_lock(&agent->lock);
-    agent->heard_ns = agent_clock_ns();
+    agent->heard_ns = clock_monotonic_ns();
     while (result == 0 && agent_decoder_next(&agent->decoder, &frame))
         result = take_frame_locked(agent, &frame);
     pthread_mutex_unlock(&agent->lock);
@@ -304,7 +297,7 @@ int agent_connect(const char *socket_path, unsigned timeout_ms, struct agent **r
     agent->version = hello.version;
     agent->was_frozen = hello.state & (AGENT_STATE_FROZEN | AGENT_STATE_FILESYSTEMS_FROZEN);
     agent->round_trip_ns = hello.round_trip_ns;
-    agent->heard_ns = agent_clock_ns();
+    agent->heard_ns = clock_monotonic_ns();
     agent->quiet_ms = AGENT_QUIET_MS;
     agent->answer_ms = AGENT_ANSWER_MS;
     agent->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -415,7 +408,7 @@ static bool is_silent(struct agent *agent, unsigned for_ms)
 {
     pthread_mutex_lock(&agent->lock);
     bool silent = !agent->gate_shut && agent->failure == 0 &&
-                  agent_clock_ns() - agent->heard_ns >= (uint64_t)for_ms * 1000000;
+                  clock_monotonic_ns() - agent->heard_ns >= (uint64_t)for_ms * 1000000;
     pthread_mutex_unlock(&agent->lock);
     return silent;
 }

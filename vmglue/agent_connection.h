@@ -97,4 +97,3 @@ void agent_set_patience(struct agent *agent, unsigned quiet_ms, unsigned answer_
 unsigned agent_quiet_ms(struct agent *agent);
 uint64_t agent_best_round_trip_ns(struct agent *agent);
 void agent_note_round_trip(struct agent *agent, uint64_t ns);
-uint64_t agent_clock_ns(void); // CLOCK_MONOTONIC

@@ -8,6 +8,7 @@
 // - A port whose connection was away when the guest was loaded may stay deaf to the first one: connect again.
 #include "vmglue/agent_hello.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/agent_connection.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 static bool wait_socket(int fd, short events, uint64_t deadline_ns)
 {
     for (;;) {
-        uint64_t now = agent_clock_ns();
+        uint64_t now = clock_monotonic_ns();
         if (now >= deadline_ns)
             return false;
         struct pollfd one = {.fd = fd, .events = events};
@@ -59,7 +60,7 @@ static int connect_once(const char *path)
 // A VMM makes its socket right after it was started; one that never comes means that there is no VMM.
 static int connect_within(const char *path, uint64_t deadline_ns, struct error *err)
 {
-    uint64_t missing_until_ns = earlier(deadline_ns, agent_clock_ns() + SOCKET_WAIT_MS * 1000000ull);
+    uint64_t missing_until_ns = earlier(deadline_ns, clock_monotonic_ns() + SOCKET_WAIT_MS * 1000000ull);
     for (;;) {
         int fd = connect_once(path);
         bool missing = fd == -ENOENT || fd == -ECONNREFUSED;
@@ -67,7 +68,7 @@ static int connect_within(const char *path, uint64_t deadline_ns, struct error *
             return fd;
         if (!missing && fd != -EAGAIN)
             return error_set(err, fd, "cannot connect to the guest at %s: %s", path, strerror(-fd));
-        if (agent_clock_ns() >= (missing ? missing_until_ns : deadline_ns))
+        if (clock_monotonic_ns() >= (missing ? missing_until_ns : deadline_ns))
             return error_set(err, missing ? -EPIPE : -ETIMEDOUT, "no machine answers at %s: %s", path,
                     missing ? "is it running?" : "another connection holds it");
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
@@ -158,13 +159,13 @@ static int hello_on(int fd, uint64_t deadline_ns, struct agent_decoder *decoder,
     hello->epoch |= 1; // 0 is no session
     agent_decoder_reset(decoder);
     decoder->epoch = hello->epoch;
-    for (int i = 0; i < 3 && agent_clock_ns() < deadline_ns; i++) {
-        uint64_t began_ns = agent_clock_ns(),
+    for (int i = 0; i < 3 && clock_monotonic_ns() < deadline_ns; i++) {
+        uint64_t began_ns = clock_monotonic_ns(),
                  until_ns = earlier(deadline_ns, began_ns + waits_ms[i] * 1000000ull);
         int result = send_hello(fd, hello->epoch, i > 0, until_ns);
         if (result == 0)
             result = await_ack(fd, until_ns, decoder, hello, err);
-        hello->round_trip_ns = agent_clock_ns() - began_ns;
+        hello->round_trip_ns = clock_monotonic_ns() - began_ns;
         if (result == 1 || result == -EPROTO || result == -ENOMEM)
             return result;
         if (result < 0)
@@ -176,7 +177,7 @@ static int hello_on(int fd, uint64_t deadline_ns, struct agent_decoder *decoder,
 int agent_hello(const char *socket_path, unsigned timeout_ms, struct agent_decoder *decoder,
         struct agent_hello *ret_hello, struct error *err)
 {
-    uint64_t deadline_ns = agent_clock_ns() + timeout_ms * 1000000ull;
+    uint64_t deadline_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
     for (;;) {
         int fd = connect_within(socket_path, deadline_ns, err);
         if (fd < 0)
@@ -189,7 +190,7 @@ int agent_hello(const char *socket_path, unsigned timeout_ms, struct agent_decod
         close(fd);
         if (result < 0)
             return result;
-        if (agent_clock_ns() >= deadline_ns)
+        if (clock_monotonic_ns() >= deadline_ns)
             return error_set(err, -ETIMEDOUT,
                     "the guest at %s did not answer within %u ms; its console log may say why", socket_path,
                     timeout_ms);

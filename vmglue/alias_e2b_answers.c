@@ -2,6 +2,7 @@
 #include "vmglue/alias_e2b.h"
 
 #include "vmglue/gate.h"
+#include "vmglue/hex.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox.h"
 #include "vmglue/service.h"
@@ -200,19 +201,14 @@ json_t *alias_e2b_forked(
 
 // ---- lists ----
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
-
 // Their metadata is escaped once more than a query is.
 static void unescape(char *text)
 {
     char *out = text;
     for (; *text != '\0'; text++) {
-        int high = text[0] == '%' ? hex_digit(text[1]) : -1, low = high < 0 ? -1 : hex_digit(text[2]);
-        if (low >= 0) {
-            *out++ = (char)(high << 4 | low);
+        int byte = text[0] == '%' ? hex_byte(text + 1) : -1;
+        if (byte >= 0) {
+            *out++ = (char)byte;
             text += 2;
         } else {
             *out++ = *text == '+' ? ' ' : *text;

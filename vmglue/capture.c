@@ -19,7 +19,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "blockstore/clock.h"
 
 enum {
     DEFAULT_FREEZE_MS = 5000,
@@ -39,13 +40,6 @@ struct capture {
     uint64_t started_ns, frozen_ns, stopped_ns;
     void *state;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static uint64_t or_default(uint64_t value, uint64_t otherwise)
 {
@@ -140,14 +134,14 @@ static int freeze(struct capture *capture, struct error *err)
     if (request->agent == NULL || request->paused)
         return 0;
     tell(capture, "freezing");
-    uint64_t start = now_ns();
+    uint64_t start = clock_monotonic_ns();
     int result = agent_freeze(
             request->agent, (unsigned)or_default(request->freeze_timeout_ms, DEFAULT_FREEZE_MS), err);
     if (result == 0) {
         capture->frozen = true;
         capture->frozen_ns = start;
         capture->result.figures.unique = true;
-        capture->result.figures.quiesce_ns = now_ns() - start;
+        capture->result.figures.quiesce_ns = clock_monotonic_ns() - start;
     } else if (request->best_effort) {
         result = 0;
     } else {
@@ -203,7 +197,8 @@ static int check_pace(struct capture *capture, uint64_t last, struct error *err)
 static int settle(struct capture *capture, struct error *err)
 {
     const struct capture_request *request = capture->request;
-    uint64_t most = or_default(request->max_pause_pages, DEFAULT_MAX_PAUSE_PAGES), last = 0, start = now_ns();
+    uint64_t most = or_default(request->max_pause_pages, DEFAULT_MAX_PAUSE_PAGES), last = 0,
+             start = clock_monotonic_ns();
     int result = 0;
     if (dirty_pages_tracks(request->dirty))
         result = copy_rounds(
@@ -212,7 +207,7 @@ static int settle(struct capture *capture, struct error *err)
         result = too_fast(capture, last, most, "its CPUs are stopped", err);
     if (result == 0)
         result = flush(request, err);
-    capture->result.figures.settle_ns = now_ns() - start;
+    capture->result.figures.settle_ns = clock_monotonic_ns() - start;
     return result;
 }
 
@@ -243,12 +238,12 @@ static int stop(struct capture *capture, struct error *err)
 {
     const struct capture_request *request = capture->request;
     tell(capture, "pausing");
-    capture->stopped_ns = now_ns();
+    capture->stopped_ns = clock_monotonic_ns();
     if (request->paused)
         return 0;
     int result = vm_pause(request->vm, (unsigned)or_default(request->stop_timeout_ms, DEFAULT_STOP_MS), err);
     capture->stopped = result == 0;
-    capture->result.figures.stop_ns = now_ns() - capture->stopped_ns;
+    capture->result.figures.stop_ns = clock_monotonic_ns() - capture->stopped_ns;
     return result;
 }
 
@@ -256,20 +251,20 @@ static int take_memory(struct capture *capture, struct error *err)
 {
     struct capture_figures *figures = &capture->result.figures;
     struct dirty_pages *dirty = capture->request->dirty;
-    uint64_t start = now_ns();
+    uint64_t start = clock_monotonic_ns();
     int result = vm_save_state(capture->request->vm, &capture->state, &figures->state_bytes, err);
-    uint64_t saved = now_ns();
+    uint64_t saved = clock_monotonic_ns();
     figures->state_ns = saved - start;
     if (result == 0 && figures->state_bytes > DOC_BLOB_MAX)
         result = error_set(err, -EFBIG, "the device state has %zu bytes and a snapshot can hold %d",
                 figures->state_bytes, DOC_BLOB_MAX);
     if (result == 0)
         result = dirty_pages_scan(dirty, err);
-    uint64_t scanned = now_ns(), before = figures->pages;
+    uint64_t scanned = clock_monotonic_ns(), before = figures->pages;
     figures->scan_ns = scanned - saved;
     if (result == 0)
         result = capture_copy_round(capture->copier, figures, err);
-    figures->copy_ns = now_ns() - scanned;
+    figures->copy_ns = clock_monotonic_ns() - scanned;
     figures->last_pages = figures->pages - before;
     return result;
 }
@@ -297,7 +292,7 @@ static int commit(struct capture *capture, struct error *err)
 {
     const struct capture_request *request = capture->request;
     struct capture_ids *ids = &capture->result.ids;
-    uint64_t start = now_ns();
+    uint64_t start = clock_monotonic_ns();
     struct txn *txn = txn_begin(request->store);
     for (unsigned i = 0; i < request->disk_count; i++)
         ids->disks[i] = txn_freeze(txn, request->disks[i]);
@@ -313,7 +308,7 @@ static int commit(struct capture *capture, struct error *err)
         txn_abort(txn);
     else
         result = txn_commit_wait(txn, 0, err);
-    capture->result.figures.commit_ns = now_ns() - start;
+    capture->result.figures.commit_ns = clock_monotonic_ns() - start;
     capture->committed = result == 0;
     return result;
 }
@@ -336,17 +331,17 @@ static void release_source(struct capture *capture)
         return;
     struct error trouble = {0};
     if (capture->stopped) {
-        uint64_t start = now_ns();
+        uint64_t start = clock_monotonic_ns();
         if (vm_continue(request->vm, &trouble) < 0 && vm_continue(request->vm, &trouble) < 0)
             keep_trouble(capture, &trouble, "the VM was left paused");
-        uint64_t end = now_ns();
+        uint64_t end = clock_monotonic_ns();
         figures->continue_ns = end - start;
         figures->pause_ns = end - capture->stopped_ns;
     }
     if (capture->frozen) {
         if (agent_thaw(request->agent, &trouble) < 0 && agent_thaw(request->agent, &trouble) < 0)
             keep_trouble(capture, &trouble, "the guest's processes were left frozen");
-        figures->freeze_ns = now_ns() - capture->frozen_ns;
+        figures->freeze_ns = clock_monotonic_ns() - capture->frozen_ns;
     }
 }
 
@@ -366,7 +361,7 @@ static int finish(struct capture *capture, struct error *err)
 {
     const struct capture_request *request = capture->request;
     dirty_pages_committed(request->dirty);
-    capture->result.figures.total_ns = now_ns() - capture->started_ns;
+    capture->result.figures.total_ns = clock_monotonic_ns() - capture->started_ns;
     record_figures(capture);
     int result = request->durable ? store_flush(request->store) : 0;
     if (result < 0)
@@ -380,7 +375,7 @@ static int finish(struct capture *capture, struct error *err)
 int capture_machine(
         const struct capture_request *request, struct capture_result *ret_result, struct error *err)
 {
-    struct capture capture = {.request = request, .started_ns = now_ns()};
+    struct capture capture = {.request = request, .started_ns = clock_monotonic_ns()};
     int result = check(request, err);
     if (result == 0)
         result = capture_copy_open(request->memory, request->dirty, &capture.copier, err);

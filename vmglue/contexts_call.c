@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "blockstore/clock.h"
 #include "vmglue/contexts_internal.h"
 
 #include <errno.h>
@@ -22,9 +23,7 @@ enum {
 
 uint64_t contexts_now_ms(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return clock_boot_ns() / 1000000;
 }
 
 int contexts_dial(struct sandbox_agent *use, const char *id, int *ret_fd, struct error *err)

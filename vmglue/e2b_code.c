@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code as E2B's code interpreter runs it: one JSON object a line, as things happen.
+#include "blockstore/clock.h"
 #include "vmglue/contexts.h"
 #include "vmglue/json_fields.h"
 
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct run {
     struct http_request *request;
@@ -36,9 +36,7 @@ static void send_line(struct run *run, json_t *object)
 
 static json_t *timestamp(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return json_integer((json_int_t)now.tv_sec * 1000000000 + now.tv_nsec);
+    return json_integer((json_int_t)clock_wall_ns());
 }
 
 // Only what their Result knows: an unknown key is an error in their client.

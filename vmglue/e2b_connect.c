@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/e2b_connect.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_exec.h"
 
@@ -9,16 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 enum { HEAD_BYTES = 5, ASK_MAX = 4 << 20, END_FLAG = 2, KEEP_SECS = 15 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static int read_all(struct http_request *request, unsigned char *buffer, size_t size, struct error *err)
 {
@@ -79,7 +72,7 @@ static int send_frame(struct e2b_stream *stream, unsigned char flag, json_t *mes
         r = http_reply_write(stream->request, text, size);
     free(text);
     stream->broken = stream->broken || r < 0;
-    stream->sent_ns = now_ns();
+    stream->sent_ns = clock_monotonic_ns();
     return r;
 }
 
@@ -92,7 +85,7 @@ int e2b_connect_keep(struct e2b_stream *stream, json_t *(*keepalive)(void))
 {
     if (stream->broken || http_request_is_gone(stream->request))
         return -EPIPE;
-    if (now_ns() - stream->sent_ns < KEEP_SECS * 1000000000ull)
+    if (clock_monotonic_ns() - stream->sent_ns < KEEP_SECS * 1000000000ull)
         return 0;
     return send_frame(stream, 0, keepalive());
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "blockstore/clock.h"
 #include "vmglue/gate_internal.h"
 
 #include "vmglue/access.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 enum { FAILURES_PER_SEC = 5, FAILURES_BURST = 30 };
 #define MAKE_ONE "`ramet key create NAME` on the daemon's host makes one"
@@ -61,13 +61,6 @@ const struct keys_info *gate_key(struct http_request *request)
     return caller == NULL || caller->keys.keys == NULL ? NULL : &caller->keys.key;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static unsigned seconds_up(uint64_t wait_ns)
 {
     return (unsigned)((wait_ns + 999999999u) / 1000000000u);
@@ -82,7 +75,7 @@ bool gate_refuses_guess(struct http_request *request)
     if (gate == NULL || http_request_is_local(request))
         return false;
     http_request_peer(request, peer);
-    uint64_t wait_ns = rate_limit_take(gate->failures, peer, now_ns());
+    uint64_t wait_ns = rate_limit_take(gate->failures, peer, clock_monotonic_ns());
     if (wait_ns == 0)
         return false;
     http_reply_retry(request, 429, "rate_limit.authentication", seconds_up(wait_ns),
@@ -267,7 +260,7 @@ static bool admit(struct gate *gate, struct http_request *request)
     if (!authenticate(gate, request))
         return false;
     const struct keys_info *key = gate_key(request);
-    uint64_t wait_ns = rate_limit_take(gate->requests, key->id, now_ns());
+    uint64_t wait_ns = rate_limit_take(gate->requests, key->id, clock_monotonic_ns());
     if (wait_ns == 0)
         return true;
     http_reply_retry(request, 429, "rate_limit.requests", seconds_up(wait_ns),

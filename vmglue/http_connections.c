@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/http_connections.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/http_internal.h"
 
 #include <errno.h>
@@ -71,7 +72,7 @@ static void look_at_reply_locked(struct http_connection *connection, uint64_t no
 
 static void look_at_all(struct http_connections *all)
 {
-    uint64_t now = http_server_now_ns();
+    uint64_t now = clock_monotonic_ns();
     pthread_mutex_lock(&all->lock);
     for (struct http_connection *at = all->list; at != NULL; at = at->next) {
         if (at->phase == HTTP_PHASE_REPLY)
@@ -117,7 +118,7 @@ static void *watch_all(void *context)
             else if (read(all->wake_fd, &drained, sizeof drained) < 0 && errno != EAGAIN)
                 return NULL;
         }
-        uint64_t now = http_server_now_ns();
+        uint64_t now = clock_monotonic_ns();
         if (now - looked_ns >= ROUND_MS * SECOND_NS / 1000) {
             looked_ns = now;
             look_at_all(all);
@@ -189,7 +190,7 @@ struct http_connection *http_connections_add(struct http_connections *all, int f
         return NULL;
     connection->all = all;
     connection->fd = fd;
-    connection->since_ns = http_server_now_ns();
+    connection->since_ns = clock_monotonic_ns();
     pthread_mutex_lock(&all->lock);
     bool first = all->count++ == 0;
     connection->id = ++all->last_id;
@@ -228,7 +229,7 @@ bool http_connection_is_excess(const struct http_connection *connection)
 
 void http_connection_enter(struct http_connection *connection, enum http_phase phase)
 {
-    connection->since_ns = http_server_now_ns(); // first: a phase with a limit never begins with an old time
+    connection->since_ns = clock_monotonic_ns(); // first: a phase with a limit never begins with an old time
     connection->phase = phase;
 }
 

@@ -2,6 +2,7 @@
 // Answers that are no whole ones, as the connection's thread takes them: from the pipe of a handler's thread,
 // or from a source of events that it asks itself. Silence of events is filled with comments, by which proxies
 // and clients know that the stream lives, and we that the client does.
+#include "blockstore/clock.h"
 #include "vmglue/http_internal.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ static ssize_t take_pending(struct http_request *request, char *buffer, size_t c
     size_t left = request->pending_size - request->pending_sent, part = left < capacity ? left : capacity;
     memcpy(buffer, request->pending + request->pending_sent, part);
     request->pending_sent += part;
-    request->quiet_since_ns = http_server_now_ns();
+    request->quiet_since_ns = clock_monotonic_ns();
     return (ssize_t)part;
 }
 
@@ -45,7 +46,7 @@ static ssize_t feed_from_source(struct http_request *request, char *buffer, size
             return 0;
         if (request->gone || http_request_is_stopping(request))
             return -EPIPE;
-        uint64_t quiet_ms = (http_server_now_ns() - request->quiet_since_ns) / 1000000;
+        uint64_t quiet_ms = (clock_monotonic_ns() - request->quiet_since_ns) / 1000000;
         uint64_t left_ms = HTTP_QUIET_MS > quiet_ms ? HTTP_QUIET_MS - quiet_ms : 0;
         if (left_ms > 0)
             request->source_over = !request->source(request, request->source_context,

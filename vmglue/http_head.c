@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is wrong with a request's head whatever it asks for. libmicrohttpd lets through what RFC 9110 and 9112
 // forbid; where two programs could read a head in two ways (two lengths, a coded slash), it is refused.
+#include "vmglue/hex.h"
 #include "vmglue/http_internal.h"
 
 #include <stdio.h>
@@ -48,12 +49,6 @@ static void strip_authority(char *text)
         strcpy(text, "/"); // shorter than any scheme
 }
 
-static int hex(char digit)
-{
-    const char *digits = "0123456789abcdef", *at = digit == '\0' ? NULL : strchr(digits, digit | 0x20);
-    return at == NULL ? -1 : (int)(at - digits);
-}
-
 // A coded zero would end the path for us and not for a proxy before us; a coded slash would make two segments
 // of one name. NULL: fine.
 static const char *path_complaint(const char *target)
@@ -61,12 +56,12 @@ static const char *path_complaint(const char *target)
     for (const char *at = target; *at != '\0' && *at != '?'; at++) {
         if (*at != '%')
             continue;
-        int high = hex(at[1]), low = high < 0 ? -1 : hex(at[2]);
-        if (low < 0)
+        int byte = hex_byte(at + 1);
+        if (byte < 0)
             return "it has a % that two hexadecimal digits do not follow";
-        if (high == 0 && low == 0)
+        if (byte == 0)
             return "it holds a zero byte (%00)";
-        if (high * 16 + low == '/')
+        if (byte == '/')
             return "it holds a coded slash (%2F), and no name has one";
     }
     return NULL;

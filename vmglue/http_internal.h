@@ -116,7 +116,6 @@ struct http_request {
     struct http_request *next, *previous; // protected by the server's lock
 };
 
-uint64_t http_server_now_ns(void);
 // http_run.c: a request between its head and its answer.
 struct http_request *http_run_create(struct http_server *server, const char *target);
 void http_run_free(struct http_request *request);

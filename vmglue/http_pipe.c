@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "blockstore/clock.h"
+
 struct http_pipe {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -101,11 +103,7 @@ bool http_pipe_is_broken(struct http_pipe *pipe)
 
 ssize_t http_pipe_read(struct http_pipe *pipe, void *buffer, size_t capacity, unsigned wait_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)wait_ms * 1000000u;
-    until.tv_sec += (time_t)(ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
+    struct timespec until = clock_deadline(wait_ms);
     ssize_t result = 0;
     pthread_mutex_lock(&pipe->lock);
     if (!pipe->asked) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request between its head and its answer: route, gate, body, handler.
+#include "blockstore/clock.h"
 #include "vmglue/http_internal.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@ static void make_id(char *ret_id, size_t capacity)
 {
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-        random = http_server_now_ns();
+        random = clock_monotonic_ns();
     snprintf(ret_id, capacity, "req_%016llx", (unsigned long long)random);
 }
 
@@ -28,7 +29,7 @@ struct http_request *http_run_create(struct http_server *server, const char *tar
         return NULL;
     request->server = server;
     request->target = strdup(target);
-    request->started_ns = http_server_now_ns();
+    request->started_ns = clock_monotonic_ns();
     request->quiet_since_ns = request->started_ns;
     pthread_mutex_init(&request->lock, NULL);
     pthread_condattr_t monotonic;
@@ -201,9 +202,7 @@ bool http_run_has_begun(struct http_request *request)
 
 void http_run_wait_begun(struct http_request *request)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += HTTP_QUIET_MS / 1000;
+    struct timespec until = clock_deadline(HTTP_QUIET_MS);
     pthread_mutex_lock(&request->lock);
     while (!request->begun) {
         int late = request->claimed ? pthread_cond_wait(&request->changed, &request->lock)
@@ -266,9 +265,9 @@ int http_run_thread(pthread_t *thread, bool detached, void *(*run)(void *), void
 void http_run_linger(struct http_request *request)
 {
     char dropped[16384];
-    uint64_t until_ns = http_server_now_ns() + (uint64_t)LINGER_MS * 1000000;
+    uint64_t until_ns = clock_monotonic_ns() + (uint64_t)LINGER_MS * 1000000;
     shutdown(request->socket_fd, SHUT_WR);
-    for (uint64_t now = 0; (now = http_server_now_ns()) < until_ns;) {
+    for (uint64_t now = 0; (now = clock_monotonic_ns()) < until_ns;) {
         struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLIN};
         if (poll(&poll_fd, 1, (int)((until_ns - now) / 1000000) + 1) <= 0 ||
                 recv(request->socket_fd, dropped, sizeof dropped, MSG_DONTWAIT) <= 0)

@@ -7,6 +7,7 @@
 //
 // Time-outs are not libmicrohttpd's, which would also count a handler's time: http_connections.c shuts the
 // sockets of those down that are late. Its own few error pages (a head that is no HTTP) are plain text.
+#include "blockstore/clock.h"
 #include "vmglue/http_internal.h"
 #include "vmglue/http_metrics.h"
 #include "vmglue/http_tls.h"
@@ -18,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -29,13 +29,6 @@ enum {
     CLIENT_LEFT = 499,  // in logs and figures: before there was an answer
     BODY_DROP_MAX = 64 << 10, // a body that nobody wants is taken all the same when it is no larger
 };
-
-uint64_t http_server_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 void *http_request_context(struct http_request *request)
 {
@@ -453,7 +446,7 @@ static void count(struct http_request *request, uint64_t duration_ns)
 static void end_request(struct http_request *request)
 {
     struct http_server *server = request->server;
-    uint64_t duration_ns = http_server_now_ns() - request->started_ns;
+    uint64_t duration_ns = clock_monotonic_ns() - request->started_ns;
     if (request->status == 0)
         request->status = CLIENT_LEFT;
     http_run_unlist(request);

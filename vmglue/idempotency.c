@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/idempotency.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -40,13 +41,6 @@ struct idempotency {
     struct entry *buckets[BUCKETS], *oldest, *youngest;
     unsigned count;
 };
-
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
-}
 
 void idempotency_tag(const char *caller, const char *key, char ret_tag[MADE_BY_REQUEST_SIZE])
 {
@@ -222,7 +216,7 @@ int idempotency_start(
     if (all == NULL)
         return error_set(err, -ENOMEM, "no memory for the record of requests");
     all->store = config->store;
-    all->wall_ns = config->wall_ns == NULL ? clock_ns : config->wall_ns;
+    all->wall_ns = config->wall_ns == NULL ? clock_wall_ns : config->wall_ns;
     pthread_mutex_init(&all->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -290,11 +284,7 @@ static enum idempotency_verdict judge_locked(struct entry *entry, const struct i
 
 static void wait_locked(struct idempotency *all)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += WAIT_MS * 1000000l;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    struct timespec until = clock_deadline(WAIT_MS);
     pthread_cond_timedwait(&all->changed, &all->lock, &until);
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "blockstore/clock.h"
+#include "vmglue/hex.h"
 #include "vmglue/keys_internal.h"
 
 #include "snapshot/txn.h"
@@ -30,13 +32,6 @@ bool keys_preset_parse(const char *name, enum keys_preset *ret_preset)
         return true;
     }
     return false;
-}
-
-uint64_t keys_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
 }
 
 struct key **keys_bucket(struct keys *keys, const char *lookup)
@@ -101,7 +96,7 @@ static void take_out(struct keys *keys, struct key *key)
 static void forget_expired(struct keys *keys, uint64_t age_ns)
 {
     for (;;) {
-        uint64_t now = keys_now_ns();
+        uint64_t now = clock_wall_ns();
         struct key *old = NULL;
         pthread_mutex_lock(&keys->lock);
         for (unsigned i = 0; i < KEYS_BUCKETS && old == NULL; i++)
@@ -163,10 +158,10 @@ static void store_used(struct keys *keys)
 static void *run(void *context)
 {
     struct keys *keys = context;
-    uint64_t stored = keys_now_ns();
+    uint64_t stored = clock_wall_ns();
     pthread_mutex_lock(&keys->lock);
     while (!keys->stopping) {
-        uint64_t now = keys_now_ns();
+        uint64_t now = clock_wall_ns();
         if (now - stored >= STORE_USED_SECS * SECOND_NS) { // also when the clock was set back
             stored = now;
             pthread_mutex_unlock(&keys->lock);
@@ -175,7 +170,7 @@ static void *run(void *context)
             continue;
         }
         uint64_t next = expire(keys, now);
-        struct timespec until = {(time_t)(next / SECOND_NS), (long)(next % SECOND_NS)};
+        struct timespec until = clock_timespec(next);
         if (!keys->stopping)
             pthread_cond_timedwait(&keys->changed, &keys->lock, &until);
     }
@@ -238,8 +233,7 @@ static int draw(struct key *key, char ret_secret[KEYS_SECRET_SIZE], struct error
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return error_set(err, -EIO, "the kernel gave no random bytes for a key: %s", strerror(errno));
     memcpy(ret_secret, "e2b_", 4);
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(ret_secret + 4 + 2 * i, 3, "%02x", random[i]);
+    hex_encode(random, sizeof random, ret_secret + 4);
     snprintf(key->info.id, sizeof key->info.id, "key_%.*s", KEYS_LOOKUP_DIGITS, ret_secret + 4);
     key->sum = sha256_of(ret_secret, strlen(ret_secret));
     explicit_bzero(random, sizeof random);
@@ -276,7 +270,7 @@ static int check_maker_lives(struct keys *keys, const struct keys_info *maker, s
 {
     pthread_mutex_lock(&keys->lock);
     const struct key *key = maker == NULL ? NULL : find(keys, maker->id);
-    bool lives = maker == NULL || (key != NULL && !is_expired(key, keys_now_ns()));
+    bool lives = maker == NULL || (key != NULL && !is_expired(key, clock_wall_ns()));
     pthread_mutex_unlock(&keys->lock);
     return lives ? 0 : error_set(err, -EACCES, "the key that asks for this one was revoked, or has expired");
 }
@@ -320,7 +314,7 @@ static int add(struct keys *keys, const struct key *made, struct error *err)
 int keys_create(struct keys *keys, const struct keys_create *create, struct keys_info *ret_info,
         char ret_secret[KEYS_SECRET_SIZE], struct error *err)
 {
-    struct key made = {.info = {.preset = create->preset, .created_wall_ns = keys_now_ns()}};
+    struct key made = {.info = {.preset = create->preset, .created_wall_ns = clock_wall_ns()}};
     char secret[KEYS_SECRET_SIZE];
     int r = names_check("key", create->name, err);
     if (r == 0 && create->life_ms > KEYS_LIFE_MAX_SECS * UINT64_C(1000))
@@ -441,7 +435,7 @@ int keys_admit(struct keys *keys, const char *secret, struct keys_caller *caller
     int r = -ENOENT;
     pthread_mutex_lock(&keys->lock);
     struct key *key = find_lookup(keys, secret + 4);
-    uint64_t now = keys_now_ns();
+    uint64_t now = clock_wall_ns();
     if (key != NULL && sha256_equal(&sum, &key->sum))
         r = is_expired(key, now) ? -ETIME : 0;
     if (r == 0)
@@ -492,7 +486,7 @@ int keys_admit_token(struct keys *keys, const char *token, const char *scope, st
     int r = -ENOENT;
     pthread_mutex_lock(&keys->lock);
     struct key *key = find_lookup(keys, token + 4);
-    uint64_t now = keys_now_ns();
+    uint64_t now = clock_wall_ns();
     struct sha256 sum = {0};
     if (key != NULL)
         sum = token_sum(key, scope);

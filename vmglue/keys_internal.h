@@ -33,7 +33,6 @@ struct keys {
     unsigned most; // KEYS_MAX; a test takes fewer
 };
 
-uint64_t keys_now_ns(void);
 struct key **keys_bucket(struct keys *keys, const char *lookup); // its 16 digits
 // ---- keys_record.c ----
 int keys_record_put(struct keys *keys, struct key *key, unsigned flags, struct error *err);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "blockstore/clock.h"
+
 enum { BUCKETS = 256 };
 
 struct image {
@@ -156,11 +158,7 @@ void mem_fuse_images_end_read(struct mem_fuse_images *images, struct base_id id)
 
 void mem_fuse_images_wait(struct mem_fuse_images *images, unsigned timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + timeout_ms * UINT64_C(1000000);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    struct timespec until = clock_deadline(timeout_ms);
     int late = 0;
     pthread_mutex_lock(&images->lock);
     while (images->reads > 0 && late == 0)

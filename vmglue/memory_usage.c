@@ -13,14 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { READER_STACK_BYTES = 256 << 10 };
+#include "blockstore/clock.h"
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
+enum { READER_STACK_BYTES = 256 << 10 };
 
 // ---- the host ----
 
@@ -217,7 +212,7 @@ static void *read_thread(void *context)
     bool read = read_mappings(probe, &usage);
     pthread_mutex_lock(&probe->lock);
     if (read) {
-        usage.at_ns = now_ns();
+        usage.at_ns = clock_monotonic_ns();
         probe->last = usage;
         probe->known = true;
     }
@@ -258,7 +253,7 @@ void memory_usage_begin(struct memory_probe *probe)
 
 bool memory_usage_take(struct memory_probe *probe, uint64_t deadline_ns, struct memory_usage *ret_usage)
 {
-    struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+    struct timespec until = clock_timespec(deadline_ns);
     int r = 0;
     pthread_mutex_lock(&probe->lock);
     while (probe->answered < probe->asked && r == 0)

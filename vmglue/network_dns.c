@@ -2,6 +2,7 @@
 // One thread waits on the sockets of all guests; each query that must wait for a resolver gets a thread.
 #include "vmglue/network_dns.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/network_dns_upstream.h"
 
 #include <arpa/inet.h>
@@ -146,7 +147,7 @@ static size_t answer_query(
 
 static int receive_whole(const struct dns_guest *guest, int fd, uint8_t *bytes, size_t size)
 {
-    int64_t until_ms = network_dns_upstream_now_ms() + STREAM_IDLE_MS;
+    int64_t until_ms = (int64_t)clock_monotonic_ms() + STREAM_IDLE_MS;
     while (size > 0) {
         ssize_t got = -1;
         int r = network_dns_upstream_wait(fd, POLLIN, guest->gone_fd, until_ms);
@@ -164,7 +165,7 @@ static int receive_whole(const struct dns_guest *guest, int fd, uint8_t *bytes, 
 
 static int send_whole(const struct dns_guest *guest, int fd, const uint8_t *bytes, size_t size)
 {
-    int64_t until_ms = network_dns_upstream_now_ms() + STREAM_IDLE_MS;
+    int64_t until_ms = (int64_t)clock_monotonic_ms() + STREAM_IDLE_MS;
     while (size > 0) {
         ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
         int r = 0;

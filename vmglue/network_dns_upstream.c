@@ -10,17 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { ATTEMPT_MS = 3000, ROUNDS = 2 };
+#include "blockstore/clock.h"
 
-int64_t network_dns_upstream_now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+enum { ATTEMPT_MS = 3000, ROUNDS = 2 };
 
 // ---- who is asked ----
 
@@ -75,7 +69,7 @@ int network_dns_upstream_wait(int fd, short events, int cancel_fd, int64_t until
 {
     for (;;) {
         struct pollfd fds[] = {{.fd = fd, .events = events}, {.fd = cancel_fd, .events = POLLIN}};
-        int64_t left = until_ms - network_dns_upstream_now_ms();
+        int64_t left = until_ms - (int64_t)clock_monotonic_ms();
         int got = poll(fds, 2, left > 0 ? (int)left : 0);
         if (got < 0 && errno != EINTR)
             return -errno;
@@ -184,7 +178,7 @@ static int ask_one(const struct sockaddr_storage *address, socklen_t address_siz
     int type = (stream ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC | SOCK_NONBLOCK;
     struct exchange exchange = {.fd = socket(address->ss_family, type, 0),
             .cancel_fd = cancel_fd,
-            .until_ms = network_dns_upstream_now_ms() + ATTEMPT_MS};
+            .until_ms = (int64_t)clock_monotonic_ms() + ATTEMPT_MS};
     if (exchange.fd < 0)
         return -errno;
     int r = connect(exchange.fd, (const struct sockaddr *)address, address_size) < 0 ? -errno : 0;

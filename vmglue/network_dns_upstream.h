@@ -19,7 +19,6 @@ int network_dns_upstream_parse(const char *text, struct network_dns_resolvers *r
 void network_dns_upstream_read(const char *path, struct network_dns_resolvers *ret_resolvers);
 // Waits for fd; -ETIMEDOUT, or -ECANCELED when cancel_fd becomes readable.
 int network_dns_upstream_wait(int fd, short events, int cancel_fd, int64_t until_ms);
-int64_t network_dns_upstream_now_ms(void);
 // The query with a new id goes to one resolver after the other until one answers it; *ret_size bytes of
 // `reply` (NETWORK_DNS_MESSAGE_MAX) with the query's own id. stream: by TCP. -ETIMEDOUT, -ECANCELED.
 int network_dns_upstream_ask(const struct network_dns_resolvers *resolvers, bool stream, int cancel_fd,

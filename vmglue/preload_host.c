@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/preload_host.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/preload/preload_wire.h"
 #include "vmglue/unix_socket.h"
 
@@ -9,7 +10,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 int preload_listen(const char *path, int *ret_fd, struct error *err)
@@ -20,17 +20,10 @@ int preload_listen(const char *path, int *ret_fd, struct error *err)
     return unix_socket_listen(path, SOCK_STREAM | SOCK_NONBLOCK, 0600, ret_fd, err);
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int wait_readable(int fd, int64_t deadline_ms)
 {
     for (;;) {
-        int64_t left = deadline_ms - now_ms();
+        int64_t left = deadline_ms - (int64_t)clock_monotonic_ms();
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         int ready = poll(&poll_fd, 1, left > 0 ? (int)left : 0);
         if (ready > 0)
@@ -99,7 +92,7 @@ static int take_report(int fd, int64_t deadline_ms, struct preload_report *repor
 int preload_receive(int listen_fd, pid_t expected_pid, unsigned timeout_ms, struct preload_report *ret_report,
         struct error *err)
 {
-    int64_t deadline_ms = now_ms() + timeout_ms;
+    int64_t deadline_ms = clock_monotonic_ms() + timeout_ms;
     for (;;) {
         int result = wait_readable(listen_fd, deadline_ms);
         if (result == -ETIMEDOUT)

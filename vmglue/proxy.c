@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/proxy.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/gate.h"
 #include "vmglue/proxy_internal.h"
 #include "vmglue/service.h"
@@ -10,22 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { DIAL_MS = 15000, REFUSAL_MAX = 1 << 20 };
 
-static uint64_t wall_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 bool proxy_is_over(const struct proxy *proxy)
 {
     return urls_is_ended(proxy->urls, &proxy->connection) ||
-           (proxy->url.expires_wall_ns != 0 && wall_ns() >= proxy->url.expires_wall_ns);
+           (proxy->url.expires_wall_ns != 0 && clock_wall_ns() >= proxy->url.expires_wall_ns);
 }
 
 bool proxy_must_stop(void *context)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "vmglue/hex.h"
+
 static bool is_token_character(unsigned char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -177,14 +179,6 @@ bool proxy_head_is_hop(const char *name, const char *connection)
 // ---- chunks ----
 
 enum { IN_SIZE, IN_EXTENSION, SIZE_LF, IN_BODY, BODY_CR, BODY_LF, IN_TRAILER, TRAILER_LF, ENDED };
-
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
 
 static int take_size(struct proxy_chunks *chunks, char c)
 {

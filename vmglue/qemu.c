@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The QEMU driver. A VM is always started stopped (-S), so that its control connection, its watcher and its
 // record are there before the guest's first instruction.
+#include "blockstore/clock.h"
 #include "vmglue/compat.h"
 #include "vmglue/preload_host.h"
 #include "vmglue/qemu_args.h"
@@ -15,7 +16,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -29,13 +29,6 @@ enum {
 static struct qemu_vm *of(struct vm *vm)
 {
     return (struct qemu_vm *)vm; // vm is the first member
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 // ---- Making and releasing ----
@@ -153,7 +146,7 @@ static int take_uffd(struct qemu_vm *vm, int preload_fd, struct error *err)
 static int bring_up(
         struct qemu_vm *vm, const struct vm_config *config, unsigned timeout_ms, struct error *err)
 {
-    uint64_t start = now_ns();
+    uint64_t start = clock_monotonic_ns();
     struct qemu_process process;
     int result = qemu_process_start(config, vm->vm.accel, &process, err);
     if (result < 0)
@@ -173,17 +166,17 @@ static int bring_up(
         close(process.preload_fd);
     if (result == 0)
         result = qemu_watch_start(vm, err);
-    vm->vm.times.spawn_ns = now_ns() - start;
+    vm->vm.times.spawn_ns = clock_monotonic_ns() - start;
     if (result == 0 && config->state != NULL) {
-        start = now_ns();
+        start = clock_monotonic_ns();
         result = load_state(vm, config, timeout_ms, err);
-        vm->vm.times.load_ns = now_ns() - start;
+        vm->vm.times.load_ns = clock_monotonic_ns() - start;
     }
     if (result == 0 && !config->start_paused) {
         qemu_watch_announce(vm, true);
-        start = now_ns();
+        start = clock_monotonic_ns();
         result = qmp_execute(vm->qmp, "cont", NULL, COMMAND_MS, NULL, err);
-        vm->vm.times.continue_ns = now_ns() - start;
+        vm->vm.times.continue_ns = clock_monotonic_ns() - start;
     }
     return result;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/qemu_process.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/qemu_args.h"
 #include "vmglue/unix_socket.h"
 #include "vmglue/vm_confine.h"
@@ -38,19 +39,13 @@ char *qemu_process_path(const char *directory, const char *name)
 #if defined(__x86_64__)
 static unsigned tsc_khz;
 
-static uint64_t monotonic_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 // The counter at a time: of many tries the one that nothing came between, for the host may be busy.
 static uint64_t tsc_at(uint64_t *ret_ns)
 {
     uint64_t best_ns = UINT64_MAX, best = 0;
     for (int i = 0; i < 100; i++) {
-        uint64_t before = monotonic_ns(), ticks = __rdtsc(), after = monotonic_ns();
+        uint64_t before = clock_ns(CLOCK_MONOTONIC_RAW), ticks = __rdtsc(),
+                 after = clock_ns(CLOCK_MONOTONIC_RAW);
         if (after - before >= best_ns)
             continue;
         best_ns = after - before;

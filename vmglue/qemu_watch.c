@@ -2,6 +2,7 @@
 // One thread per VM waits on its pidfd. QMP events come on the QMP reader's thread. When the process ends,
 // the watcher first lets the reader deliver what is left in the socket (the guest's reset comes right before
 // the exit), then says EXITED: it is the last event.
+#include "blockstore/clock.h"
 #include "vmglue/qemu_vm.h"
 
 #include "vmglue/qemu_process.h"
@@ -201,22 +202,9 @@ void qemu_watch_stop(struct qemu_vm *vm)
     pthread_join(vm->watcher, NULL);
 }
 
-static struct timespec deadline_after(unsigned timeout_ms)
-{
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += timeout_ms / 1000;
-    deadline.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (deadline.tv_nsec >= 1000000000) {
-        deadline.tv_sec++;
-        deadline.tv_nsec -= 1000000000;
-    }
-    return deadline;
-}
-
 int qemu_watch_load(struct qemu_vm *vm, unsigned timeout_ms, struct error *err)
 {
-    struct timespec deadline = deadline_after(timeout_ms);
+    struct timespec deadline = clock_deadline(timeout_ms);
     int waited = 0;
     bool done = false, failed = false;
     pthread_mutex_lock(&vm->lock);
@@ -241,7 +229,7 @@ int qemu_watch_load(struct qemu_vm *vm, unsigned timeout_ms, struct error *err)
 
 int qemu_watch_exit(struct qemu_vm *vm, unsigned timeout_ms)
 {
-    struct timespec deadline = deadline_after(timeout_ms);
+    struct timespec deadline = clock_deadline(timeout_ms);
     int waited = 0;
     pthread_mutex_lock(&vm->lock);
     while (!vm->exited && waited == 0)

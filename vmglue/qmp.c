@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "blockstore/clock.h"
+
 enum { QMP_LINE_MAX = 16 << 20, QMP_SEND_TIMEOUT_S = 10 };
 
 struct qmp_wait {
@@ -38,16 +40,6 @@ struct qmp {
     json_int_t last_id;
     bool greeted, closed, drained; // drained: the last event has been delivered
 };
-
-static struct timespec deadline_after(unsigned timeout_ms)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t ns = (uint64_t)now.tv_nsec + (uint64_t)timeout_ms * 1000000u;
-    now.tv_sec += (time_t)(ns / 1000000000u);
-    now.tv_nsec = (long)(ns % 1000000000u);
-    return now;
-}
 
 // Takes the reference over: jansson's counts are not for two threads at a time.
 static void deliver_answer(struct qmp *qmp, json_t *object)
@@ -170,7 +162,7 @@ static int open_socket(const char *path, struct error *err)
 // Waits under the lock until *flag or the end of the connection.
 static int wait_flag(struct qmp *qmp, const bool *flag, unsigned timeout_ms)
 {
-    struct timespec deadline = deadline_after(timeout_ms);
+    struct timespec deadline = clock_deadline(timeout_ms);
     int result = 0;
     pthread_mutex_lock(&qmp->lock);
     while (!*flag && !qmp->closed && result == 0)
@@ -321,7 +313,7 @@ int qmp_execute_fd(struct qmp *qmp, const char *command, json_t *arguments, int 
     qmp->waits = &wait;
     pthread_mutex_unlock(&qmp->lock);
 
-    struct timespec deadline = deadline_after(timeout_ms);
+    struct timespec deadline = clock_deadline(timeout_ms);
     int result = send_command(qmp, command, arguments, wait.id, fd, err);
     int waited = 0;
     pthread_mutex_lock(&qmp->lock);
@@ -358,7 +350,7 @@ int qmp_send(struct qmp *qmp, const char *command, json_t *arguments, struct err
 
 int qmp_wait_closed(struct qmp *qmp, unsigned timeout_ms)
 {
-    struct timespec deadline = deadline_after(timeout_ms);
+    struct timespec deadline = clock_deadline(timeout_ms);
     int waited = 0;
     pthread_mutex_lock(&qmp->lock);
     while (!qmp->drained && waited == 0)

@@ -6,6 +6,7 @@
 // Close codes: 1000 the command ended; 1001 the sandbox or the daemon goes; 1002, 1003, 1007, 1009 what the
 // client sent cannot be; 1011 an error, with its sentence as the reason. Whoever closes first: the terminal
 // is hung up.
+#include "blockstore/clock.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_exec.h"
 #include "vmglue/route_json.h"
@@ -17,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -46,13 +46,6 @@ struct terminal {
     int close_code; // 0 = go on
     char reason[120];
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void close_with(struct terminal *terminal, int code, const char *reason)
 {
@@ -142,7 +135,7 @@ static void take_bytes(
         struct terminal *terminal, const uint8_t *bytes, size_t size, uint8_t *rest, size_t *rest_size)
 {
     size_t done = 0;
-    terminal->heard_ns = now_ns();
+    terminal->heard_ns = clock_monotonic_ns();
     *rest_size = 0;
     while (done < size && terminal->close_code == 0) {
         struct websocket_message message;
@@ -228,7 +221,7 @@ static void say_end(struct terminal *terminal)
 
 static void look_around(struct terminal *terminal)
 {
-    uint64_t now = now_ns();
+    uint64_t now = clock_monotonic_ns();
     if (terminal->typed_size > 0) // it is not listened to now, so its pongs are not heard
         terminal->heard_ns = now;
     uint64_t silent_ms = (now - terminal->heard_ns) / 1000000;
@@ -304,8 +297,8 @@ static void say_goodbye(struct terminal *terminal)
     payload[1] = (uint8_t)terminal->close_code;
     memcpy(payload + 2, terminal->reason, length);
     queue(terminal, WEBSOCKET_CLOSE, payload, 2 + length);
-    uint64_t until_ns = now_ns() + CLOSE_MS * 1000000ull;
-    while (terminal->out_size > 0 && now_ns() < until_ns) {
+    uint64_t until_ns = clock_monotonic_ns() + CLOSE_MS * 1000000ull;
+    while (terminal->out_size > 0 && clock_monotonic_ns() < until_ns) {
         struct pollfd one = {.fd = terminal->fd, .events = POLLOUT};
         if (poll(&one, 1, LOOK_MS) > 0 && one.revents & (POLLHUP | POLLERR))
             break;
@@ -318,9 +311,9 @@ static void say_goodbye(struct terminal *terminal)
 static void await_close(struct terminal *terminal)
 {
     uint8_t bytes[32768];
-    uint64_t until_ns = now_ns() + CLOSE_MS * 1000000ull;
+    uint64_t until_ns = clock_monotonic_ns() + CLOSE_MS * 1000000ull;
     shutdown(terminal->fd, SHUT_WR);
-    while (now_ns() < until_ns && !http_request_is_stopping(terminal->request)) {
+    while (clock_monotonic_ns() < until_ns && !http_request_is_stopping(terminal->request)) {
         struct pollfd one = {.fd = terminal->fd, .events = POLLIN};
         if (poll(&one, 1, LOOK_MS) <= 0)
             continue;
@@ -334,7 +327,7 @@ static void upgraded(struct http_request *request, void *context, int fd, const 
 {
     struct terminal *terminal = context;
     terminal->fd = fd;
-    terminal->heard_ns = now_ns();
+    terminal->heard_ns = clock_monotonic_ns();
     if (fd >= 0) {
         serve(terminal, bytes, size);
         say_goodbye(terminal);

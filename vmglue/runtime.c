@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/runtime.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/json.h"
 
 #include <dirent.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char INSTALLED[] = "installed.json";
@@ -147,8 +147,7 @@ static void remember_locked(struct runtimes *runtimes, json_t *files, const char
 
 static int make_locked(struct runtimes *runtimes, char ret_name[RUNTIME_NAME_SIZE], struct error *err)
 {
-    struct timespec start, end;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    uint64_t started_ms = clock_monotonic_ms();
     struct runtime_sources *sources;
     int result = runtime_sources_find(&runtimes->config.origin, &sources, err);
     if (result < 0)
@@ -166,11 +165,9 @@ static int make_locked(struct runtimes *runtimes, char ret_name[RUNTIME_NAME_SIZ
     struct known *known = find_locked(runtimes, ret_name);
     if (known != NULL)
         known->verified = false;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    say(runtimes, "the runtime %s was made of what is installed: %u files, %llu MB in %s, in %lld ms",
+    say(runtimes, "the runtime %s was made of what is installed: %u files, %llu MB in %s, in %llu ms",
             ret_name, count, (unsigned long long)(runtime_bundle_bytes(runtimes->folder, ret_name) / 1000000),
-            runtimes->folder,
-            (long long)((end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000));
+            runtimes->folder, (unsigned long long)(clock_monotonic_ms() - started_ms));
     return 0;
 }
 

@@ -17,8 +17,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "blockstore/clock.h"
 
 enum { PATH_SIZE = 512, OUTPUT_SIZE = 64 << 10, PROGRAM_TIMEOUT_MS = 20000 };
 
@@ -64,18 +65,12 @@ void runtime_sources_free(struct runtime_sources *sources)
 
 // ---- Asking programs ----
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 // Until the end of what it prints, or the time limit.
 static size_t read_all(int fd, char *buffer, size_t size)
 {
     size_t used = 0;
-    for (uint64_t end = now_ms() + PROGRAM_TIMEOUT_MS, now; (now = now_ms()) < end && used < size - 1;) {
+    for (uint64_t end = clock_monotonic_ms() + PROGRAM_TIMEOUT_MS, now;
+            (now = clock_monotonic_ms()) < end && used < size - 1;) {
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         if (poll(&poll_fd, 1, (int)(end - now)) <= 0)
             continue;

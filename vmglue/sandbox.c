@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of sandboxes: finding them, taking turns, showing them, lending their agents out.
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_internal.h"
 
 #include "vmglue/environment.h"
@@ -28,20 +29,6 @@ void sandbox_log(struct sandboxes *all, const char *format, ...)
         all->config.log(all->config.context, text);
 }
 
-uint64_t sandbox_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-uint64_t sandbox_boot_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void sandbox_new_id(char ret_id[SANDBOX_ID_SIZE])
 {
     uint64_t random = 0;
@@ -58,7 +45,7 @@ struct sandbox *sandbox_new(struct sandboxes *all, const struct sandbox_record *
     sandbox->all = all;
     sandbox->record = *record;
     sandbox->op = "being made";
-    sandbox->active_ns = sandbox_boot_ns();
+    sandbox->active_ns = clock_boot_ns();
     sandbox->references = 1;
     sandbox->nbd_listen_fd = -1;
     pthread_mutex_lock(&all->lock);
@@ -116,9 +103,7 @@ void sandbox_put(struct sandbox *sandbox)
 int sandbox_begin(struct sandboxes *all, const char *name, const char *op, struct sandbox **ret_sandbox,
         struct error *err)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += TURN_WAIT_SECS;
+    struct timespec until = clock_deadline(TURN_WAIT_SECS * 1000);
     int r = 0;
     pthread_mutex_lock(&all->lock);
     struct sandbox *sandbox = sandbox_find_locked(all, name);
@@ -154,7 +139,7 @@ static void finish(struct sandbox *sandbox, bool used)
     pthread_mutex_lock(&all->lock);
     sandbox->op = NULL;
     if (used)
-        sandbox->active_ns = sandbox_boot_ns();
+        sandbox->active_ns = clock_boot_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(sandbox);
     pthread_mutex_unlock(&all->lock);
@@ -388,7 +373,7 @@ void sandbox_agent_done(struct sandbox_agent *use)
     json_decref(use->defaults);
     pthread_mutex_lock(&all->lock);
     use->sandbox->agent_users--;
-    use->sandbox->active_ns = sandbox_boot_ns();
+    use->sandbox->active_ns = clock_boot_ns();
     pthread_cond_broadcast(&all->changed);
     put_locked(use->sandbox);
     pthread_mutex_unlock(&all->lock);

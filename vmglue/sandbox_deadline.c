@@ -5,6 +5,7 @@
 // One thread looks when the next one is due, and whenever something changed; acting on one is work for a
 // thread of its own, which looks again once it has its turn, since a deadline may have been moved meanwhile.
 // Time is sandbox_moment.h's: a step of the wall clock fires nothing.
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_internal.h"
 
 #include "vmglue/json_fields.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 // The longest sleep: a host that was suspended, or whose clock was set, is noticed so soon.
 static const uint64_t LOOK_NS = UINT64_C(5) * 1000000000, RETRY_NS = UINT64_C(60) * 1000000000;
@@ -114,7 +114,7 @@ static void *expire(void *context)
             sandbox_log(all, "sandbox %s: its deadline passed, but: %s; it is tried again in a minute",
                     sandbox->record.name, err.text);
         pthread_mutex_lock(&all->lock);
-        sandbox->retry_ns = r < 0 ? sandbox_boot_ns() + RETRY_NS : 0;
+        sandbox->retry_ns = r < 0 ? clock_boot_ns() + RETRY_NS : 0;
         sandbox->expiring = false;
         pthread_mutex_unlock(&all->lock);
         sandbox_finish_unused(sandbox); // still as idle as before, should it not be stopped
@@ -176,7 +176,7 @@ static void *watch(void *context)
                     step / 1000000000);
         last = now;
         uint64_t left = look_at_all(all, &now) + 1000000;
-        sandbox_wait_changed_locked(all, sandbox_now_ns() + left);
+        sandbox_wait_changed_locked(all, clock_monotonic_ns() + left);
     }
     pthread_mutex_unlock(&all->lock);
     return NULL;

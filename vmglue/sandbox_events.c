@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/sandbox_events.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -57,13 +58,10 @@ struct sandbox_events *sandbox_events_destroy(struct sandbox_events *events)
 
 void sandbox_events_add(struct sandbox_events *events, const char *sandbox_id, const char *type, json_t *data)
 {
-    struct timespec now;
     if (data == NULL)
         return;
-    clock_gettime(CLOCK_REALTIME, &now);
     json_object_set_new(data, "type", json_string(type));
-    json_object_set_new(
-            data, "time", json_fields_time((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec));
+    json_object_set_new(data, "time", json_fields_time(clock_wall_ns()));
     pthread_mutex_lock(&events->lock);
     struct kept *kept = &events->ring[events->next++ % SANDBOX_EVENTS_KEPT];
     json_t *old = kept->data;
@@ -156,14 +154,7 @@ static bool find_locked(struct sandbox_events *events, struct sandbox_events_cur
 int sandbox_events_next(struct sandbox_events *events, struct sandbox_events_cursor *cursor,
         const char *sandbox_id, unsigned wait_ms, struct sandbox_event *ret_event)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += wait_ms / 1000;
-    until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    struct timespec until = clock_deadline(wait_ms);
     pthread_mutex_lock(&events->lock);
     bool found = find_locked(events, cursor, sandbox_id, ret_event);
     while (!found && wait_ms > 0 && !events->ended &&

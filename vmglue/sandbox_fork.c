@@ -4,6 +4,7 @@
 // A fork is one record in the log: the machine snapshot, and every child's volumes and doc over its bases.
 // The source goes on when that record is written; the children are started afterwards, side by side, each in
 // a state ("creating") that a restart of the daemon removes, since nobody was told of them yet.
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_capture.h"
 #include "vmglue/sandbox_origin.h"
 #include "vmglue/sandbox_steps.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { STARTERS_MAX = 4 };
 
@@ -123,8 +123,6 @@ static int name_children(struct fork_work *work, struct error *err)
 static void fill_record(struct fork_work *work, struct sandbox_record *record)
 {
     const struct sandbox_record *source = &work->source->record;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     sandbox_new_id(record->id);
     record->state = SANDBOX_CREATING;
     snprintf(record->from, sizeof record->from, "%s", source->name);
@@ -137,7 +135,7 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     record->ttl_ms = source->ttl_ms;
     record->idle_ms = source->idle_ms;
     snprintf(record->parent_id, sizeof record->parent_id, "%s", source->id);
-    record->created_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    record->created_wall_ns = clock_wall_ns();
     record->labels = json_deep_copy(work->fork->labels != NULL ? work->fork->labels : source->labels);
     record->env = source->env == NULL ? json_object() : json_deep_copy(source->env);
     if (work->fork->env != NULL)
@@ -293,7 +291,7 @@ int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_f
         return error_set(err, -ENOMEM, "no memory for the fork");
     work->all = all;
     work->fork = fork;
-    work->started_ns = sandbox_now_ns();
+    work->started_ns = clock_monotonic_ns();
     int r = sandbox_begin(all, name, "being forked", &work->source, err);
     if (r < 0)
         goto out_free;

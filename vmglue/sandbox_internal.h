@@ -140,8 +140,6 @@ static inline bool sandbox_is_live(const struct sandbox *sandbox)
 
 __attribute__((format(printf, 2, 3))) void sandbox_log(struct sandboxes *all, const char *format, ...);
 const char *sandbox_state_name(enum sandbox_state state);
-uint64_t sandbox_now_ns(void);
-uint64_t sandbox_boot_ns(void); // CLOCK_BOOTTIME
 
 // ---- sandbox.c: the table ----
 // Why calls into the guest are about to end: what sandbox_agent_failed tells them.

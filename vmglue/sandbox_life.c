@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // create, start, rm. Each writes what it is about to do before it does it, and what came of it
 // afterwards; what a death of the daemon between the two leaves behind is sorted out by sandbox_recover.c.
+#include "blockstore/clock.h"
 #include "vmglue/disk_table.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox_disks.h"
@@ -13,16 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { DEFAULT_CPUS = 1, DEFAULT_MEMORY_MB = 512 };
-
-static uint64_t wall_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static int check_shape(const struct sandbox_create *create, const struct sandbox_origin *origin,
         struct sandbox_record *record, struct error *err)
@@ -103,7 +96,7 @@ int sandbox_set_running(
     struct sandbox_record record = sandbox_record_copy(&sandbox->record);
     sandbox_record_enter(&record, SANDBOX_RUNNING);
     record.reason[0] = '\0';
-    record.ready_ms = (sandbox_now_ns() - started_ns + 500000) / 1000000;
+    record.ready_ms = (clock_monotonic_ns() - started_ns + 500000) / 1000000;
     snprintf(record.start_mode, sizeof record.start_mode, "%s", mode);
     int r = sandbox_record_commit(sandbox, &record, flags, err);
     sandbox_record_free(&record);
@@ -139,7 +132,7 @@ static int run_create(struct sandboxes *all, const struct sandbox_create *create
         const struct sandbox_origin *origin, struct sandbox_record *record, json_t **ret_json,
         struct error *err)
 {
-    uint64_t started_ns = sandbox_now_ns();
+    uint64_t started_ns = clock_monotonic_ns();
     char notice[256] = "";
     int r = check_shape(create, origin, record, err);
     if (r == 0)
@@ -186,7 +179,7 @@ int sandbox_create(
 {
     struct names *names = &all->config.service->names;
     struct sandbox_origin origin;
-    struct sandbox_record record = {.state = SANDBOX_CREATING, .created_wall_ns = wall_ns()};
+    struct sandbox_record record = {.state = SANDBOX_CREATING, .created_wall_ns = clock_wall_ns()};
     int r;
     if (create->name == NULL)
         r = names_make(names, NAMES_SANDBOX, "sandbox", "box", record.name, err);
@@ -271,7 +264,7 @@ int sandbox_resume_end(struct sandbox *sandbox, uint64_t started_ns, const char 
     record.machine = (struct doc_id){0};
     sandbox_record_enter(&record, SANDBOX_RUNNING);
     record.reason[0] = '\0';
-    record.ready_ms = (sandbox_now_ns() - started_ns + 500000) / 1000000;
+    record.ready_ms = (clock_monotonic_ns() - started_ns + 500000) / 1000000;
     snprintf(record.start_mode, sizeof record.start_mode, "%s", mode);
     int r = sandbox_record_put(txn, &record, err);
     if (r < 0)
@@ -347,7 +340,7 @@ void sandbox_set_state(struct sandbox *sandbox, enum sandbox_state state, const 
 
 int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **ret_json, struct error *err)
 {
-    uint64_t started_ns = sandbox_now_ns();
+    uint64_t started_ns = clock_monotonic_ns();
     struct sandbox *sandbox;
     int r = sandbox_begin(all, name, "being started", &sandbox, err);
     if (r < 0)

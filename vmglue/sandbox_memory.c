@@ -2,6 +2,7 @@
 // Admission and figures. What happens when memory gets short is sandbox_shortage.c.
 #include "vmglue/sandbox_memory.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/memory_usage.h"
 #include "vmglue/sandbox_pool.h"
 
@@ -163,7 +164,7 @@ static json_t *usage_json(const struct memory_usage *usage)
 
 static uint64_t deadline(void)
 {
-    return sandbox_now_ns() + (uint64_t)READ_WAIT_MS * 1000000;
+    return clock_monotonic_ns() + (uint64_t)READ_WAIT_MS * 1000000;
 }
 
 void sandbox_memory_describe(struct sandbox *sandbox, json_t *json)
@@ -181,7 +182,7 @@ void sandbox_memory_describe(struct sandbox *sandbox, json_t *json)
         json_t *memory = usage_json(&usage);
         json_object_set_new(memory, "counted_bytes", json_integer((json_int_t)counted));
         json_object_set_new(
-                memory, "age_ms", json_integer((json_int_t)((sandbox_now_ns() - usage.at_ns) / 1000000)));
+                memory, "age_ms", json_integer((json_int_t)((clock_monotonic_ns() - usage.at_ns) / 1000000)));
         json_object_set_new(json, "memory", memory);
     }
     memory_usage_close(probe);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/sandbox_metrics.h"
 
+#include "blockstore/clock.h"
 #include "snapshot/volume.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/network.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 void sandbox_metrics_count(const struct sandbox_agent *use)
@@ -87,7 +87,6 @@ static bool read_process(pid_t pid, uint64_t start_ticks, struct process *ret_pr
 {
     char path[40], text[1024];
     unsigned long long user, kernel, start;
-    struct timespec now;
     double hz = (double)sysconf(_SC_CLK_TCK);
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
@@ -104,9 +103,8 @@ static bool read_process(pid_t pid, uint64_t start_ticks, struct process *ret_pr
         return false;
     if (start != start_ticks)
         return false; // another process has its number
-    clock_gettime(CLOCK_BOOTTIME, &now);
     ret_process->cpu_secs = (double)(user + kernel) / hz;
-    ret_process->uptime_secs = (double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)start / hz;
+    ret_process->uptime_secs = (double)clock_boot_ns() / 1e9 - (double)start / hz;
     return true;
 }
 

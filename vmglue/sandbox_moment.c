@@ -4,17 +4,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
+
+#include "blockstore/clock.h"
 
 // The wall clock is never quite as fast as the other one; less than this is no step.
 static const int64_t STEP_NS = INT64_C(300) * 1000000000;
-
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char boot_id[SANDBOX_BOOT_ID_SIZE] = "unknown"; // written once
@@ -31,7 +25,7 @@ static void read_boot_id(void)
 
 struct sandbox_moment sandbox_moment_now(void)
 {
-    struct sandbox_moment now = {.boot_ns = clock_ns(CLOCK_BOOTTIME), .wall_ns = clock_ns(CLOCK_REALTIME)};
+    struct sandbox_moment now = {.boot_ns = clock_boot_ns(), .wall_ns = clock_wall_ns()};
     pthread_once(&once, read_boot_id);
     memcpy(now.boot_id, boot_id, sizeof now.boot_id);
     return now;

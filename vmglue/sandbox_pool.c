@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/sandbox_pool.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/contexts.h"
 #include "vmglue/prefetch.h"
 #include "vmglue/sandbox_steps.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     ENTRIES = 16, // snapshots that are remembered; the one used longest ago makes room
@@ -59,7 +59,7 @@ static void note_use_locked(struct sandbox_pool *pool, const struct sandbox_orig
                 entry = &pool->entries[i];
         *entry = (struct entry){.machine = origin->machine, .template = origin->is_template};
     }
-    entry->used_ns = sandbox_now_ns();
+    entry->used_ns = clock_monotonic_ns();
     entry->uses++;
 }
 
@@ -215,7 +215,7 @@ bool sandbox_pool_give_way(struct sandboxes *all)
         found->references++;
         struct entry *entry = find_locked(all->pool, found->snapshot);
         if (entry != NULL)
-            entry->not_before_ns = sandbox_now_ns() + RETRY_SECS * UINT64_C(1000000000);
+            entry->not_before_ns = clock_monotonic_ns() + RETRY_SECS * UINT64_C(1000000000);
     }
     pthread_mutex_unlock(&all->lock);
     if (found != NULL)
@@ -237,7 +237,7 @@ static struct sandbox *take_useless(struct sandbox_pool *pool)
 {
     struct sandboxes *all = pool->all;
     struct sandbox *found = NULL;
-    uint64_t now = sandbox_now_ns();
+    uint64_t now = clock_monotonic_ns();
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL && found == NULL; sandbox = sandbox->next) {
         if (!is_parked(sandbox) || sandbox->op != NULL)
@@ -365,7 +365,7 @@ static int make(struct sandboxes *all, struct doc_id machine, struct error *err)
 static bool choose(struct sandbox_pool *pool, struct doc_id *ret_machine)
 {
     struct sandboxes *all = pool->all;
-    uint64_t now = sandbox_now_ns();
+    uint64_t now = clock_monotonic_ns();
     bool found = false;
     pthread_mutex_lock(&all->lock);
     for (unsigned i = 0; i < ENTRIES && pool->creates == 0 && !all->memory_short && !found; i++) {
@@ -386,7 +386,7 @@ static void put_off(struct sandbox_pool *pool, struct doc_id machine, bool gone)
     if (entry != NULL && gone)
         *entry = (struct entry){0};
     else if (entry != NULL)
-        entry->not_before_ns = sandbox_now_ns() + RETRY_SECS * UINT64_C(1000000000);
+        entry->not_before_ns = clock_monotonic_ns() + RETRY_SECS * UINT64_C(1000000000);
     pthread_mutex_unlock(&pool->all->lock);
 }
 
@@ -408,7 +408,7 @@ static bool wait_for_turn(struct sandbox_pool *pool)
     struct sandboxes *all = pool->all;
     pthread_mutex_lock(&all->lock);
     if (!pool->stopping && !all->quiesced)
-        sandbox_wait_changed_locked(all, sandbox_now_ns() + LOOK_MS * UINT64_C(1000000));
+        sandbox_wait_changed_locked(all, clock_monotonic_ns() + LOOK_MS * UINT64_C(1000000));
     bool go_on = !pool->stopping && !all->quiesced;
     pthread_mutex_unlock(&all->lock);
     return go_on;

@@ -6,6 +6,7 @@
 // already);
 // 3. only then speak with VMMs, since each waits for its disk; 4. undo what was half-made; 5. end strays,
 // remove folders and keeper's descriptors that belong to nobody.
+#include "vmglue/hex.h"
 #include "vmglue/sandbox_pool.h"
 
 #include "vmglue/json_fields.h"
@@ -254,9 +255,9 @@ static void set_paths(struct sandboxes *all)
     if (access(all->preload_path, R_OK) < 0)
         all->preload_path[0] = '\0';
     store_uuid(all->store, uuid);
-    size_t used = (size_t)snprintf(all->tag, sizeof all->tag, "ramet-");
-    for (unsigned i = 0; i < sizeof uuid; i++)
-        used += (size_t)snprintf(all->tag + used, sizeof all->tag - used, "%02x", uuid[i]);
+    char id[2 * sizeof uuid + 1];
+    hex_encode(uuid, sizeof uuid, id);
+    snprintf(all->tag, sizeof all->tag, "ramet-%s", id);
 }
 
 // A VMM that was adopted may have ended by now: the thread that looks after it waits for its turn and holds a

@@ -5,6 +5,7 @@
 // else can fail. One that runs is stopped with its memory first, exactly as `stop` would; then the snapshot
 // is started in its place. Should that fail, it goes back to what was kept; should the daemon die, the record
 // says "stopped" (or "starting", which a restart makes "stopped") with what was kept as its memory.
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_origin.h"
 #include "vmglue/sandbox_steps.h"
 
@@ -91,7 +92,7 @@ static void go_back(struct sandbox *sandbox, struct error *err)
     struct error again;
     if (sandbox->record.state != SANDBOX_STOPPED)
         sandbox_set_state(sandbox, SANDBOX_STOPPED, "");
-    if (sandbox_resume(sandbox, sandbox_now_ns(), &again) == 0)
+    if (sandbox_resume(sandbox, clock_monotonic_ns(), &again) == 0)
         error_prefix(err, "the snapshot could not be started, and the sandbox goes on as it was");
     else
         error_prefix(err,
@@ -124,7 +125,7 @@ static int replace_live(
         struct sandbox *sandbox, const struct sandbox_origin *origin, const char *from, struct error *err)
 {
     const struct sandbox_stop_how how = {.memory = true, .reason = "it is being restored to a snapshot"};
-    uint64_t started_ns = sandbox_now_ns();
+    uint64_t started_ns = clock_monotonic_ns();
     char old_from[sizeof sandbox->record.from], words[120];
     snprintf(old_from, sizeof old_from, "%s", sandbox->record.from);
     int r = sandbox_vm_check(sandbox, origin, err); // before anything is touched

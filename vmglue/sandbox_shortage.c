@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread that looks after the host's memory, and stops idle sandboxes to disk when it gets short
 // (sandbox_memory.h has the rules).
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_memory.h"
 
 #include "vmglue/memory_usage.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { CHECK_MS = 1000, MEASURE_EVERY = 10, LOW_LEAST_MB = 256, LOW_SHARE = 20, FULL_PERCENT = 10 };
 
@@ -60,7 +60,7 @@ static bool may_stop_locked(const struct sandbox *sandbox, uint64_t now_ns)
 // Takes the operation of the one that was idle longest. NULL: there is none.
 static struct sandbox *take_idlest(struct sandboxes *all)
 {
-    uint64_t now = sandbox_boot_ns();
+    uint64_t now = clock_boot_ns();
     struct sandbox *found = NULL;
     pthread_mutex_lock(&all->lock);
     for (struct sandbox *sandbox = all->list; sandbox != NULL && !all->quiesced; sandbox = sandbox->next)
@@ -87,7 +87,7 @@ static void stop_idlest(struct sandboxes *all)
             "stopped since the host was short of memory (%llu MiB available) and it was idle for %llu s; "
             "start it again",
             (unsigned long long)all->host_available_bytes >> 20,
-            (unsigned long long)((sandbox_boot_ns() - sandbox->active_ns) / 1000000000));
+            (unsigned long long)((clock_boot_ns() - sandbox->active_ns) / 1000000000));
     pthread_mutex_unlock(&all->lock);
     const struct sandbox_stop_how how = {.memory = true, .reason = reason};
     int r = sandbox_stop_begun(sandbox, &how, &err);

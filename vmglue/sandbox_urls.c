@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/sandbox_urls.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox_internal.h"
 
@@ -9,14 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static uint64_t wall_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static uint64_t expiry(const json_t *url)
 {
@@ -41,7 +34,7 @@ static json_t *show(const json_t *url)
 static json_t *others(const json_t *urls, const char *id, bool *ret_found)
 {
     json_t *list = json_array(), *url;
-    uint64_t now = wall_ns();
+    uint64_t now = clock_wall_ns();
     size_t i;
     *ret_found = false;
     json_array_foreach(urls, i, url)
@@ -72,7 +65,7 @@ int sandbox_url_add(struct sandboxes *all, const char *name, unsigned port, uint
 {
     char id[URLS_ID_SIZE], hex[2 * SHA256_SIZE + 1];
     struct sandbox *sandbox;
-    uint64_t now = wall_ns();
+    uint64_t now = clock_wall_ns();
     bool found;
     int r = sandbox_begin(all, name, "being changed", &sandbox, err);
     if (r < 0)
@@ -212,7 +205,7 @@ static bool find_in_locked(
 {
     const struct sandbox_record *record = &sandbox->record;
     struct sha256 stored;
-    uint64_t now = wall_ns();
+    uint64_t now = clock_wall_ns();
     size_t i;
     json_t *url;
     json_array_foreach(record->urls, i, url)

@@ -5,6 +5,8 @@
 // Everything here is named by the sandbox's id: the folder RUNDIR/vm/ID, and "nbd-ID" in the keeper. The
 // order matters: the disk is served before the VMM is started or asked anything, since the VMM waits for its
 // disk.
+#include "blockstore/clock.h"
+#include "vmglue/hex.h"
 #include "vmglue/sandbox_origin.h"
 
 #include "vmglue/compat.h"
@@ -89,8 +91,7 @@ int sandbox_vm_identify(struct sandbox *sandbox, struct error *err)
             getrandom(machine_id, sizeof machine_id, 0) != sizeof machine_id ||
             getrandom(identity.mac, sizeof identity.mac, 0) != sizeof identity.mac)
         return error_set(err, -EIO, "no random bytes from the kernel for the guest");
-    for (unsigned i = 0; i < 16; i++)
-        snprintf(identity.machine_id + 2 * i, 3, "%02x", machine_id[i]);
+    hex_encode(machine_id, sizeof machine_id, identity.machine_id);
     identity.mac[0] = 0x52; // of one machine, and not a maker's
     identity.mac[1] = 0x54;
     snprintf(identity.hostname, sizeof identity.hostname, "%s", sandbox->record.name);
@@ -216,9 +217,7 @@ static int explain_end(struct sandbox *sandbox, int result, struct error *err)
     struct pollfd ended = {.fd = sandbox->vm->pid_fd, .events = POLLIN};
     if (poll(&ended, 1, EXIT_TIMEOUT_MS) <= 0)
         return result;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += DETAIL_TIMEOUT_S;
+    struct timespec until = clock_deadline(DETAIL_TIMEOUT_S * 1000);
     pthread_mutex_lock(&all->lock);
     while (sandbox->exit_detail[0] == '\0' && pthread_cond_timedwait(&all->changed, &all->lock, &until) == 0)
         ;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads of the sandboxes' own: nobody joins them, but sandbox_stop_all waits until none is left.
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_internal.h"
 
 #include <pthread.h>
@@ -35,14 +36,13 @@ void sandbox_worker_end(struct sandboxes *all)
 
 int sandbox_wait_changed_locked(struct sandboxes *all, uint64_t until_ns)
 {
-    struct timespec until = {
-            .tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
+    struct timespec until = clock_timespec(until_ns);
     return -pthread_cond_timedwait(&all->changed, &all->lock, &until);
 }
 
 bool sandbox_worker_wait(struct sandboxes *all, uint64_t wait_ms)
 {
-    uint64_t until_ns = sandbox_now_ns() + wait_ms * 1000000;
+    uint64_t until_ns = clock_monotonic_ns() + wait_ms * 1000000;
     int r = 0;
     pthread_mutex_lock(&all->lock);
     while (!all->quiesced && r == 0)

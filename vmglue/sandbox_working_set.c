@@ -6,6 +6,7 @@
 // The recorder is one thread with a list of sandboxes to look at, each at its time. It holds a sandbox's
 // operation while it scans, since that reads the VMM's page map; a sandbox that is gone by then, or stopped,
 // is left out, and the next resume of the snapshot is looked at instead.
+#include "blockstore/clock.h"
 #include "vmglue/sandbox_internal.h"
 
 #include "vmglue/prefetch.h"
@@ -69,13 +70,13 @@ static bool take_due(struct working_set_recorder *recorder, struct waiting *ret_
             continue;
         }
         uint64_t due = recorder->waiting[0].due_ns;
-        if (due <= sandbox_now_ns()) {
+        if (due <= clock_monotonic_ns()) {
             *ret_what = recorder->waiting[0];
             recorder->count--;
             memmove(recorder->waiting, recorder->waiting + 1, recorder->count * sizeof *recorder->waiting);
             break;
         }
-        struct timespec until = {(time_t)(due / 1000000000), (long)(due % 1000000000)};
+        struct timespec until = clock_timespec(due);
         pthread_cond_clockwait(&recorder->changed, &recorder->lock, CLOCK_MONOTONIC, &until);
     }
     bool more = !recorder->stopping;
@@ -141,7 +142,7 @@ void sandbox_working_set_ready(struct sandbox *sandbox)
         return;
     struct waiting what = {.generation = sandbox->vm_generation,
             .snapshot = sandbox->snapshot,
-            .due_ns = sandbox_now_ns() + RECORD_AFTER_MS * UINT64_C(1000000)};
+            .due_ns = clock_monotonic_ns() + RECORD_AFTER_MS * UINT64_C(1000000)};
     memcpy(what.id, sandbox->record.id, sizeof what.id);
     pthread_mutex_lock(&recorder->lock);
     if (recorder->count < WAITING_MAX)

@@ -3,8 +3,9 @@
 
 #include <nettle/memops.h>
 #include <nettle/sha2.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "vmglue/hex.h"
 
 _Static_assert(SHA256_SIZE == SHA256_DIGEST_SIZE, "a digest fits");
 
@@ -39,26 +40,16 @@ bool sha256_equal(const struct sha256 *a, const struct sha256 *b)
 
 void sha256_hex(const struct sha256 *sum, char ret_hex[2 * SHA256_SIZE + 1])
 {
-    for (size_t i = 0; i < SHA256_SIZE; i++)
-        snprintf(ret_hex + 2 * i, 3, "%02x", sum->bytes[i]);
-}
-
-static int digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    hex_encode(sum->bytes, SHA256_SIZE, ret_hex);
 }
 
 bool sha256_parse(const char *hex, struct sha256 *ret_sum)
 {
     struct sha256 sum;
-    if (strlen(hex) != 2 * SHA256_SIZE)
+    if (strlen(hex) != 2 * SHA256_SIZE || strspn(hex, "0123456789abcdef") != 2 * SHA256_SIZE)
         return false;
-    for (size_t i = 0; i < SHA256_SIZE; i++) {
-        int high = digit(hex[2 * i]), low = digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return false;
-        sum.bytes[i] = (uint8_t)(high << 4 | low);
-    }
+    for (size_t i = 0; i < SHA256_SIZE; i++)
+        sum.bytes[i] = (uint8_t)hex_byte(hex + 2 * i);
     *ret_sum = sum;
     return true;
 }

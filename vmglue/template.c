@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queue of builds and the thread that runs them; templates by name.
+#include "blockstore/clock.h"
 #include "vmglue/template_internal.h"
 
 #include "vmglue/json_fields.h"
@@ -26,13 +27,6 @@ void template_say(struct templates *all, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     all->config.log(all->config.context, text);
-}
-
-static uint64_t wall_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void log_path(const struct templates *all, const char *id, char *ret_path)
@@ -103,7 +97,7 @@ static void let_go(struct template_build *build)
 static void end_build(struct template_build *build, int result, const struct error *err)
 {
     struct templates *all = build->all;
-    uint64_t now = wall_ns();
+    uint64_t now = clock_wall_ns();
     double seconds = build->started_ns == 0 ? 0 : (double)(now - build->started_ns) / 1e9;
     if (result < 0)
         template_log_line(build->log, "failed: %s", err->text);
@@ -150,9 +144,7 @@ static void *work(void *context)
         if (build == NULL && all->stopping)
             break;
         if (build == NULL) {
-            struct timespec until;
-            clock_gettime(CLOCK_MONOTONIC, &until);
-            until.tv_sec += EXPIRE_SECS;
+            struct timespec until = clock_deadline(EXPIRE_SECS * 1000);
             pthread_cond_timedwait(&all->changed, &all->lock, &until);
             pthread_mutex_unlock(&all->lock);
             template_spool_expire(all->spool);
@@ -162,7 +154,7 @@ static void *work(void *context)
         struct error err;
         build->references++;
         build->state = TEMPLATE_RUNNING;
-        build->started_ns = wall_ns();
+        build->started_ns = clock_wall_ns();
         bool cancelled = build->cancelled;
         pthread_mutex_unlock(&all->lock);
         int r = cancelled ? error_set(&err, -ECANCELED, "the build was cancelled")
@@ -218,20 +210,16 @@ static int reserve_name(struct template_build *build, struct error *err)
     struct templates *all = build->all;
     const char *name = build->request.name;
     struct doc doc = {0};
-    bool replaces = false;
     if (build->request.replace && store_doc_find(all->store, DOC_MACHINE, name, &doc) == 0) {
         JSON_AUTO json_t *body = json_loadb(doc.body, doc.body_bytes, 0, NULL);
-        replaces = json_fields_get_bool(body, "template");
-        bool foreign = !template_is_replaceable(build, body);
+        bool foreign = !template_is_replaceable(build, body); // as without "replace": its name is taken
         doc_free(&doc);
-        if (foreign) // as without "replace": its name is taken
-            return names_reserve(&all->config.service->names, NAMES_DATA, "template", name, err);
-        if (!replaces)
+        if (!foreign && !json_fields_get_bool(body, "template"))
             return error_set(err, -EEXIST,
                     "\"%s\" is a machine snapshot that is no template; it is not replaced", name);
+        if (!foreign)
+            return 0;
     }
-    if (replaces)
-        return 0;
     int r = names_reserve(&all->config.service->names, NAMES_DATA, "template", name, err);
     build->reserved_name = r == 0;
     return r;
@@ -301,7 +289,7 @@ int template_build_begin(struct templates *all, const json_t *body, const struct
     build->all = all;
     build->by = *by;
     build->log = template_log_create();
-    build->created_ns = wall_ns();
+    build->created_ns = clock_wall_ns();
     snprintf(build->id, sizeof build->id, "bld_%016" PRIx64, random[0]);
     snprintf(build->box, sizeof build->box, "template-%016" PRIx64, random[1]);
     snprintf(build->folder, sizeof build->folder, "%s/builds/%s", all->folder, build->id);

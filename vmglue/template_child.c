@@ -13,17 +13,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { ASK_MS = 100, NICE = 10, STATUS_NO_START = 126, OUTPUT_BYTES = 16384 };
+#include "blockstore/clock.h"
 
-static unsigned long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (unsigned long)now.tv_sec * 1000 + (unsigned long)now.tv_nsec / 1000000;
-}
+enum { ASK_MS = 100, NICE = 10, STATUS_NO_START = 126, OUTPUT_BYTES = 16384 };
 
 __attribute__((noreturn)) static void give_up(const char *what)
 {
@@ -72,7 +66,7 @@ __attribute__((noreturn)) static void run_child(
 static int follow(const struct template_child *child, pid_t pid, int output_fd)
 {
     char bytes[OUTPUT_BYTES];
-    unsigned long limit = now_ms() + child->timeout_ms;
+    unsigned long limit = clock_monotonic_ms() + child->timeout_ms;
     int result = 0;
     for (;;) {
         struct pollfd poll_fd = {.fd = output_fd, .events = POLLIN};
@@ -86,7 +80,7 @@ static int follow(const struct template_child *child, pid_t pid, int output_fd)
         }
         if (result == 0 && child->cancelled(child->context))
             result = -ECANCELED;
-        else if (result == 0 && now_ms() > limit)
+        else if (result == 0 && clock_monotonic_ms() > limit)
             result = -ETIMEDOUT;
         else
             continue;

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "blockstore/clock.h"
+
 struct template_log {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -96,16 +98,9 @@ void template_log_close(struct template_log *log)
 ssize_t template_log_read(
         struct template_log *log, uint64_t *position, char *buffer, size_t capacity, unsigned wait_ms)
 {
-    struct timespec until;
+    struct timespec until = clock_deadline(wait_ms);
     int waited = 0;
     ssize_t result = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += wait_ms / 1000;
-    until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     pthread_mutex_lock(&log->lock);
     while (*position >= log->end && !log->closed && waited == 0)
         waited = pthread_cond_timedwait(&log->changed, &log->lock, &until);

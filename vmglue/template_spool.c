@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/template_spool.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/template_files.h"
 
 #include <errno.h>
@@ -34,13 +35,6 @@ struct template_spool {
     struct upload *uploads;
     uint64_t used_bytes;
 };
-
-static time_t now_secs(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec;
-}
 
 int template_spool_open(
         const char *folder, uint64_t limit_bytes, struct template_spool **ret_spool, struct error *err)
@@ -157,7 +151,7 @@ int template_spool_take(struct template_spool *spool,
     if (upload == NULL || getrandom(&random, sizeof random, 0) != sizeof random)
         abort();
     snprintf(upload->id, sizeof upload->id, "upl_%016" PRIx64, random);
-    upload->since = now_secs();
+    upload->since = (time_t)(clock_monotonic_ms() / 1000);
     upload->coming = true;
     pthread_mutex_lock(&spool->lock);
     upload->next = spool->uploads;
@@ -174,7 +168,7 @@ int template_spool_take(struct template_spool *spool,
         close(fd);
     pthread_mutex_lock(&spool->lock);
     upload->coming = false;
-    upload->since = now_secs();
+    upload->since = (time_t)(clock_monotonic_ms() / 1000);
     if (r < 0)
         drop_locked(spool, upload);
     else
@@ -241,7 +235,7 @@ int template_spool_remove(struct template_spool *spool, const char *id, struct e
 
 void template_spool_expire(struct template_spool *spool)
 {
-    time_t now = now_secs();
+    time_t now = (time_t)(clock_monotonic_ms() / 1000);
     pthread_mutex_lock(&spool->lock);
     for (struct upload *upload = spool->uploads, *next; upload != NULL; upload = next) {
         next = upload->next;

@@ -9,6 +9,8 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include "vmglue/hex.h"
+
 enum { TOKEN_DIGITS = URLS_TOKEN_SIZE - 1, BUCKETS = 4096 };
 
 struct revoked {
@@ -32,8 +34,7 @@ static void random_hex(char *ret_text, size_t digits)
     uint8_t bytes[TOKEN_DIGITS / 2];
     if (getrandom(bytes, digits / 2, 0) != (ssize_t)(digits / 2))
         abort(); // the kernel gives these once it has booted
-    for (size_t i = 0; i < digits / 2; i++)
-        snprintf(ret_text + 2 * i, 3, "%02x", bytes[i]);
+    hex_encode(bytes, digits / 2, ret_text);
 }
 
 void urls_new_token(char ret_token[URLS_TOKEN_SIZE])
@@ -52,11 +53,9 @@ static bool take_token(const char *text, char ret_token[URLS_TOKEN_SIZE])
 {
     for (size_t i = 0; i < TOKEN_DIGITS; i++) {
         char c = text[i];
-        if (c >= 'A' && c <= 'F')
-            c = (char)(c - 'A' + 'a');
-        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
+        if (hex_digit(c) < 0)
             return false;
-        ret_token[i] = c;
+        ret_token[i] = c >= 'A' && c <= 'F' ? (char)(c - 'A' + 'a') : c;
     }
     ret_token[TOKEN_DIGITS] = '\0';
     return true;

@@ -2,6 +2,7 @@
 // /dev/kvm may be there, answer every ioctl, and yet not run a stock kernel (nested without hardware
 // support). Only booting tells: the kernel must come as far as starting its first process, within a time
 // limit.
+#include "blockstore/clock.h"
 #include "vmglue/json.h"
 #include "vmglue/qemu_process.h"
 #include "vmglue/qmp.h"
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <linux/kvm.h>
@@ -38,19 +38,12 @@ static bool device_answers(void)
     return good;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 // Reads the console (a FIFO) until the marker, the end of the process, or the limit.
 static bool console_says_marker(int console_fd, int pid_fd)
 {
     char text[8192];
     size_t used = 0;
-    for (uint64_t end = now_ms() + BOOT_LIMIT_MS, now; (now = now_ms()) < end;) {
+    for (uint64_t end = clock_monotonic_ms() + BOOT_LIMIT_MS, now; (now = clock_monotonic_ms()) < end;) {
         struct pollfd fds[] = {{.fd = console_fd, .events = POLLIN}, {.fd = pid_fd, .events = POLLIN}};
         if (poll(fds, 2, (int)(end - now)) <= 0)
             continue;

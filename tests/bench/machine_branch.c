@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row 18: the hundredth branch is as quick as the first, and a resume does not grow with the number of
 // generations behind it. The peers are our own first ones, in the same run.
+#include "blockstore/clock.h"
 #include "tests/bench/machine_bench.h"
 
 #include <stdio.h>
@@ -10,14 +11,14 @@ enum { BRANCHES = 100, BRANCHES_QUICK = 12, GENERATIONS = 10, GENERATIONS_QUICK 
 
 static double ms_since(uint64_t begin_ns)
 {
-    return (double)(rig_now_ns() - begin_ns) / 1e6;
+    return (double)(clock_monotonic_ns() - begin_ns) / 1e6;
 }
 
 // A branch: a change, a snapshot that stays, and a child of it that answers.
 static double branch(struct machine *source, struct doc_id *ret_snapshot)
 {
     free(machine_shell(source, "head -c 200000 /dev/urandom > /dev/shm/branch"));
-    uint64_t begin = rig_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     struct capture_request request = machine_capture_request(source, NULL);
     struct capture_result result;
     machine_capture(&request, &result);

@@ -2,6 +2,7 @@
 // Row 11: how long a snapshot stops its source, as vCPUs feel it (stop to cont) and as processes feel it
 // (freeze to thaw), idle and under load; beside it the same VM saved by QEMU's own `migrate` to a file,
 // stopped as that is.
+#include "blockstore/clock.h"
 #include "tests/bench/machine_bench.h"
 
 #include "vmglue/qmp.h"
@@ -82,12 +83,12 @@ static double migrate_pause(struct machine *machine)
     int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     command(qmp, "migrate-set-parameters", json_pack("{s:I}", "max-bandwidth", (json_int_t)1 << 40), -1);
     command(qmp, "getfd", json_pack("{s:s}", "fdname", "out"), fd);
-    uint64_t begin = rig_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     command(qmp, "stop", NULL, -1);
     command(qmp, "migrate", json_pack("{s:s}", "uri", "fd:out"), -1);
     wait_migrated(qmp);
     command(qmp, "cont", NULL, -1);
-    double pause = (double)(rig_now_ns() - begin) / 1e6;
+    double pause = (double)(clock_monotonic_ns() - begin) / 1e6;
     qmp_close(qmp);
     close(fd);
     unlink(file);

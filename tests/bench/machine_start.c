@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row 10: from nothing to an answer, by resuming a snapshot and by booting the same template. Both begin with
 // the creation of volumes and end with the guest's answer; a resume includes the after-fork step.
+#include "blockstore/clock.h"
 #include "tests/bench/machine_bench.h"
 
 #include <stdio.h>
@@ -53,12 +54,12 @@ struct starts {
 
 static double since_ms(uint64_t begin)
 {
-    return (double)(rig_now_ns() - begin) / 1e6;
+    return (double)(clock_monotonic_ns() - begin) / 1e6;
 }
 
 static void measure_boot(struct rig *rig, struct starts *starts)
 {
-    uint64_t begin = rig_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     struct machine *machine = machine_boot(rig, "boot");
     samples_add(&starts->answer, (double)machine->ready_ns / 1e6);
     free(machine_shell(machine, "true"));
@@ -75,17 +76,17 @@ static void measure_resume(
 {
     if (cold.value != 0)
         bench_forget_image(rig, cold);
-    uint64_t begin = rig_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     struct machine *machine = machine_resume(rig, "resume", snapshot);
     samples_add(&starts->answer, (double)machine->ready_ns / 1e6);
-    uint64_t asked = rig_now_ns();
+    uint64_t asked = clock_monotonic_ns();
     free(machine_shell(machine, "true"));
     samples_add(&starts->command, since_ms(begin));
-    tell_stages(machine, begin, rig_now_ns() - asked);
+    tell_stages(machine, begin, clock_monotonic_ns() - asked);
     machine_end(machine, false);
     if (cold.value != 0)
         bench_forget_image(rig, cold);
-    begin = rig_now_ns();
+    begin = clock_monotonic_ns();
     machine = machine_resume(rig, "resume", snapshot);
     ask_warm(machine);
     samples_add(&starts->warm, since_ms(begin));
@@ -98,7 +99,7 @@ static void measure_take(struct rig *rig, struct doc_id snapshot, struct starts 
         struct machine *machine = machine_resume(rig, "parked", snapshot);
         ask_warm(machine); // what is waiting in a template of warm kernels is touched too
         machine_park(machine);
-        uint64_t begin = rig_now_ns();
+        uint64_t begin = clock_monotonic_ns();
         machine_take(machine);
         if (i == 0)
             samples_add(&starts->answer, since_ms(begin));

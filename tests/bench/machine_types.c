@@ -3,6 +3,7 @@
 // Compares the machine types, for vmglue/MACHINES.md: boot to the agent's answer on a quiet and on a busy
 // host, pause, time and size of the device state. Boots from RAMET_KERNEL_DIR and RAMET_IMAGE, as the driver
 // starts machines for everybody. A boot that does not answer ends it with the VMM's words.
+#include "blockstore/clock.h"
 #include "tests/e2e/rig.h"
 
 #include <pthread.h>
@@ -37,7 +38,7 @@ static double median(double *values, unsigned count)
 
 static double elapsed_ms(uint64_t since_ns)
 {
-    return (double)(rig_now_ns() - since_ns) / 1e6;
+    return (double)(clock_monotonic_ns() - since_ns) / 1e6;
 }
 
 static void measure(struct rig *rig, enum vm_machine type, const char *host, unsigned boots)
@@ -50,11 +51,11 @@ static void measure(struct rig *rig, enum vm_machine type, const char *host, uns
         struct machine *machine = machine_boot(rig, vm_machine_name(type));
         void *state = NULL;
         boot[i] = (double)machine->ready_ns / 1e6;
-        uint64_t begin = rig_now_ns();
+        uint64_t begin = clock_monotonic_ns();
         if (vm_pause(machine->vm, 60000, &err) < 0)
             rig_fail("the machine does not pause: %s", err.text);
         pause_ms[i] = elapsed_ms(begin);
-        begin = rig_now_ns();
+        begin = clock_monotonic_ns();
         if (vm_save_state(machine->vm, &state, &state_bytes, &err) < 0)
             rig_fail("the device state cannot be saved: %s", err.text);
         save[i] = elapsed_ms(begin);

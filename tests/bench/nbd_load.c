@@ -9,6 +9,7 @@
 // Prints one JSON object: iops, p50_us and p99_us (of a request; of a whole batch with its FLUSH), p50_iops
 // (QD requests in the median time: what other work on the machine disturbs least), requests, seconds.
 // Threads: one.
+#include "blockstore/clock.h"
 #include "vmglue/nbd_protocol.h"
 
 #include <errno.h>
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BLOCK = 4096, QD_MAX = 64, SAMPLES_MAX = 4 * 1024 * 1024, INPUT = 512 * 1024 };
@@ -42,13 +42,6 @@ static void die(const char *what)
 {
     fprintf(stderr, "nbd_load: %s: %s\n", what, strerror(errno));
     exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void send_all(int fd, const void *bytes, size_t size)
@@ -163,7 +156,7 @@ static unsigned take_replies(struct load *load, unsigned slots[QD_MAX])
 {
     unsigned count = 0;
     size_t at = 0, reply_bytes = NBD_SIMPLE_REPLY_BYTES + (load->writes ? 0 : BLOCK);
-    uint64_t now = now_ns();
+    uint64_t now = clock_monotonic_ns();
     while (load->input_bytes - at >= reply_bytes) {
         struct nbd_cursor cursor = nbd_cursor_over(load->input + at, NBD_SIMPLE_REPLY_BYTES);
         uint32_t magic = nbd_cursor_u32(&cursor), error = nbd_cursor_u32(&cursor);
@@ -203,14 +196,14 @@ static unsigned wait_replies(struct load *load, unsigned slots[QD_MAX])
 static uint64_t run(struct load *load, uint64_t duration_ns)
 {
     unsigned slots[QD_MAX], in_flight = load->qd;
-    uint64_t begin = now_ns(), now = begin, done = 0;
+    uint64_t begin = clock_monotonic_ns(), now = begin, done = 0;
     for (unsigned i = 0; i < load->qd; i++)
         issue(load, i, now);
     send_output(load);
     while (in_flight) {
         unsigned count = wait_replies(load, slots);
         bool go_on;
-        now = now_ns();
+        now = clock_monotonic_ns();
         go_on = now - begin < duration_ns;
         done += count;
         in_flight -= count;
@@ -220,7 +213,7 @@ static uint64_t run(struct load *load, uint64_t duration_ns)
             put_request(load, NBD_CMD_FLUSH, 0, 0, 0);
             send_output(load);
             wait_replies(load, slots);
-            now = now_ns();
+            now = clock_monotonic_ns();
             if (load->sample_count < SAMPLES_MAX)
                 load->samples[load->sample_count++] = (uint32_t)(now - load->sent_ns[0]);
             count = load->qd;
@@ -232,7 +225,7 @@ static uint64_t run(struct load *load, uint64_t duration_ns)
         if (load->output_bytes)
             send_output(load);
     }
-    load->sent_ns[0] = now_ns() - begin;
+    load->sent_ns[0] = clock_monotonic_ns() - begin;
     return done;
 }
 
@@ -246,13 +239,13 @@ static int first_byte(const char *socket_path, const char *export)
 {
     uint8_t reply[NBD_SIMPLE_REPLY_BYTES + BLOCK];
     static struct load load;
-    uint64_t begin = now_ns();
+    uint64_t begin = clock_monotonic_ns();
     load.fd = connect_to(socket_path);
     negotiate(load.fd, export);
     put_request(&load, NBD_CMD_READ, 0, 0, BLOCK);
     send_output(&load);
     receive_all(load.fd, reply, sizeof reply);
-    printf("{\"first_byte_us\": %.1f}\n", (double)(now_ns() - begin) / 1000);
+    printf("{\"first_byte_us\": %.1f}\n", (double)(clock_monotonic_ns() - begin) / 1000);
     return 0;
 }
 

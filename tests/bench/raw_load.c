@@ -5,6 +5,7 @@
 // usage: raw_load FILE QD SECONDS SPAN_BYTES      the file is written through first, so that no allocation is
 // measured A batch is QD writes in flight at once (io_uring), all complete before the fdatasync. Prints one
 // JSON object.
+#include "blockstore/clock.h"
 #include "blockstore/io.h"
 #include "blockstore/io_ring.h"
 
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BLOCK = 4096, QD_MAX = 64, FILL = 1024 * 1024, SAMPLES_MAX = 1024 * 1024 };
@@ -45,13 +45,6 @@ static uint64_t next_random(void)
     value ^= value >> 7;
     value ^= value << 17;
     return value;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static int compare(const void *a, const void *b)
@@ -95,7 +88,8 @@ int main(int argc, char **argv)
     struct io_op ops[QD_MAX], sync = {.code = IO_FDATASYNC, .fd = fd, .done = done};
     struct iovec iov[QD_MAX];
     uint64_t *samples = malloc(SAMPLES_MAX * sizeof *samples);
-    uint64_t batches = 0, duration_ns = (uint64_t)(atof(argv[3]) * 1e9), begin = now_ns(), last = begin;
+    uint64_t batches = 0, duration_ns = (uint64_t)(atof(argv[3]) * 1e9), begin = clock_monotonic_ns(),
+             last = begin;
     if (!samples)
         abort();
     while (last - begin < duration_ns && batches < SAMPLES_MAX) {
@@ -119,7 +113,7 @@ int main(int argc, char **argv)
         pending++;
         loop_submit(loop, &sync);
         wait_all(loop);
-        uint64_t now = now_ns();
+        uint64_t now = clock_monotonic_ns();
         samples[batches++] = now - last;
         last = now;
     }

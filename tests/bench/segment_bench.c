@@ -2,6 +2,7 @@
 // What segments cost: writes the blocks of a file into segments and reads them back, cold and hot, random and
 // in sequence. Usage: segment_bench FILE DIRECTORY [FRAME_SLOTS [DEPTH]]
 // The directory must exist and be on the file system to be measured; segment files in it are removed.
+#include "blockstore/clock.h"
 #include "blockstore/io_ring.h"
 #include "blockstore/segment.h"
 
@@ -23,17 +24,13 @@ static uint64_t random_state = 1;
 
 static double now(void)
 {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+    return (double)clock_monotonic_ns() * 1e-9;
 }
 
 // Of all threads; on a busy machine it says more than the clock.
 static double cpu(void)
 {
-    struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+    return (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) * 1e-9;
 }
 
 static uint64_t draw(uint64_t limit)

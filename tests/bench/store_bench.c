@@ -13,6 +13,7 @@
 // and, for files: pages_file FILE SEED FIRST STRIDE COUNT r|p | memory_file FILE SEED SOURCE
 // Each command is answered by one JSON object in a line; "ns" is how long it took. Anything that fails ends
 // the program with a sentence. At the start it says how long opening took.
+#include "blockstore/clock.h"
 #include "blockstore/fingerprint.h"
 #include "blockstore/io_ring.h"
 #include "tests/bench/store_load.h"
@@ -244,11 +245,11 @@ static void forktime(char **words)
     size_t count = number(words[2]) < TIMES_MAX ? number(words[2]) : TIMES_MAX;
     struct volume_info info = find_volume(words[1]);
     for (size_t i = 0; i < count; i++) {
-        uint64_t begin = store_load_now_ns();
+        uint64_t begin = clock_monotonic_ns();
         struct txn *txn = txn_begin(store);
         struct volume_id child = txn_volume_create(txn, "", info.kind, 0, txn_freeze(txn, info.id));
         commit(txn);
-        samples[i] = store_load_now_ns() - begin;
+        samples[i] = clock_monotonic_ns() - begin;
         txn = txn_begin(store);
         txn_volume_delete(txn, child);
         commit(txn);
@@ -262,12 +263,12 @@ static void opentime(char **words)
     size_t count = number(words[2]) < TIMES_MAX ? number(words[2]) : TIMES_MAX;
     uint8_t *page = io_buffer_alloc(BLOCK_SIZE);
     for (size_t i = 0; i < count; i++) {
-        uint64_t begin = store_load_now_ns();
+        uint64_t begin = clock_monotonic_ns();
         struct volume *volume = open_volume(words[1]);
         int result = volume_read_wait(volume, 0, page, BLOCK_SIZE);
         if (result < 0)
             store_load_die(words[1], result);
-        samples[i] = store_load_now_ns() - begin;
+        samples[i] = clock_monotonic_ns() - begin;
         volume_close(volume);
     }
     io_buffer_free(page);
@@ -334,10 +335,10 @@ static void run_line(char *line)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (count != commands[i].words || strcmp(words[0], commands[i].name) != 0)
             continue;
-        uint64_t begin = store_load_now_ns();
+        uint64_t begin = clock_monotonic_ns();
         printf("{");
         commands[i].run(words);
-        printf("\"ns\":%" PRIu64 "}\n", store_load_now_ns() - begin);
+        printf("\"ns\":%" PRIu64 "}\n", clock_monotonic_ns() - begin);
         return;
     }
     store_load_die(count ? words[0] : "an empty line", -EINVAL);
@@ -363,9 +364,9 @@ int main(int argc, char **argv)
     if (access(superblock, F_OK) < 0)
         check(store_init(loops[0], argv[1], &config, &err), &err);
     config.background = loops[1];
-    uint64_t begin = store_load_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     check(store_open(loops, 1, argv[1], &config, &store, &err), &err);
-    uint64_t open_ns = store_load_now_ns() - begin;
+    uint64_t open_ns = clock_monotonic_ns() - begin;
     for (unsigned i = 0; i < LOOPS; i++)
         if (io_ring_thread_start(loops[i]) < 0)
             store_load_die("no thread", -EAGAIN);

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "blockstore/clock.h"
 
 enum { DEPTH = 8, BATCH_BLOCKS_MAX = 256, PIECE = BATCH_BLOCKS_MAX * BLOCK_SIZE, SAMPLES_MAX = 1024 * 1024 };
 
@@ -17,13 +18,6 @@ void store_load_die(const char *what, int result)
 {
     fprintf(stderr, "store_bench: %s: %s\n", what, strerror(-result));
     exit(1);
-}
-
-uint64_t store_load_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 // ---- Content ----
@@ -290,7 +284,7 @@ void store_load_reads(struct volume *volume, const struct places *places, uint64
         _Atomic bool *go_on, struct latencies *ret_latencies)
 {
     static uint64_t samples[SAMPLES_MAX];
-    uint64_t state = store_load_mix(store_load_now_ns()) | 1, begin = store_load_now_ns(), before = begin;
+    uint64_t state = store_load_mix(clock_monotonic_ns()) | 1, begin = clock_monotonic_ns(), before = begin;
     uint64_t blocks = places->span_bytes >> BLOCK_SHIFT;
     uint64_t distance = volume_size_bytes(volume) / places->runs >> BLOCK_SHIFT << BLOCK_SHIFT;
     uint8_t *page = io_buffer_alloc(BLOCK_SIZE);
@@ -299,7 +293,7 @@ void store_load_reads(struct volume *volume, const struct places *places, uint64
         uint64_t random = draw(&state);
         uint64_t offset = (random >> 32) % places->runs * distance + (random % blocks << BLOCK_SHIFT);
         int result = volume_read_wait(volume, offset, page, BLOCK_SIZE);
-        uint64_t now = store_load_now_ns();
+        uint64_t now = clock_monotonic_ns();
         if (result < 0)
             store_load_die("a read failed", result);
         samples[count++ % SAMPLES_MAX] = now - before;

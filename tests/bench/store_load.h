@@ -10,7 +10,6 @@
 #include <stddef.h>
 
 void store_load_die(const char *what, int result);
-uint64_t store_load_now_ns(void);
 
 // ---- Content: a page is a function of seed and block number, so a file and a volume can be given the same.
 enum content {

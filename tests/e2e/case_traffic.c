@@ -3,6 +3,7 @@
 // source's agent, it is captured again and again, and each child is asked at once. Transfers in the source
 // end with the right bytes; a child's first answer holds nothing of its parent's streams; its clock is the
 // host's.
+#include "blockstore/clock.h"
 #include "tests/e2e/cases.h"
 
 #include "vmglue/agent_protocol.h"
@@ -99,13 +100,9 @@ static void *transfer(void *argument)
 
 static double clock_error_ms(struct machine *machine)
 {
-    struct timespec before, after;
-    clock_gettime(CLOCK_REALTIME, &before);
+    double begin = (double)clock_wall_ns() / 1e6;
     char *out = machine_shell(machine, "date +%%s%%N");
-    clock_gettime(CLOCK_REALTIME, &after);
-    double guest = strtod(out, NULL) / 1e6,
-           begin = (double)before.tv_sec * 1e3 + (double)before.tv_nsec / 1e6,
-           end = (double)after.tv_sec * 1e3 + (double)after.tv_nsec / 1e6;
+    double end = (double)clock_wall_ns() / 1e6, guest = strtod(out, NULL) / 1e6;
     free(out);
     return guest < begin ? guest - begin : guest > end ? guest - end : 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One machine of the rig: volumes, NBD server, VM, agent, dirty pages.
+#include "blockstore/clock.h"
 #include "tests/e2e/rig.h"
 
 #include "vmglue/compat.h"
@@ -33,9 +34,7 @@ static void on_event(void *context, enum vm_event_kind kind, const char *detail)
 
 void machine_wait_event(struct machine *machine, const bool *flag, const char *what)
 {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += EVENT_S;
+    struct timespec deadline = clock_deadline(EVENT_S * 1000);
     int waited = 0;
     pthread_mutex_lock(&machine->lock);
     while (!*flag && waited == 0)
@@ -126,15 +125,15 @@ void machine_go(struct machine *machine, bool after_fork)
     struct error err;
     char path[160];
     snprintf(path, sizeof path, "%s/agent.sock", machine->run_dir);
-    machine->stages.loaded_ns = rig_now_ns();
+    machine->stages.loaded_ns = clock_monotonic_ns();
     if (vm_continue(machine->vm, &err) < 0 || agent_connect(path, BOOT_MS, &machine->agent, &err) < 0)
         rig_fail("%s: %s", machine->id, err.text);
-    machine->stages.connected_ns = rig_now_ns();
+    machine->stages.connected_ns = clock_monotonic_ns();
     struct agent_identity identity;
     fill_identity(machine, &identity);
     if (after_fork && agent_after_fork(machine->agent, &identity, 0, &err) < 0)
         rig_fail("%s: %s", machine->id, err.text);
-    machine->stages.ready_ns = rig_now_ns();
+    machine->stages.ready_ns = clock_monotonic_ns();
 }
 
 struct machine *machine_boot_disk(struct rig *rig, const char *id, struct volume_id disk)
@@ -145,13 +144,13 @@ struct machine *machine_boot_disk(struct rig *rig, const char *id, struct volume
             txn, "", VOLUME_MEMORY, (uint64_t)rig->shape.memory_mb << 20, (struct base_id){0});
     if (txn_commit_wait(txn, 0, &err) < 0)
         rig_fail("%s: %s", id, err.text);
-    uint64_t begin = rig_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     struct machine *machine = make(rig, id, disk, memory);
     char paths[2][400];
     struct vm_config config = vm_config_of(machine, paths);
     start(machine, &config);
     machine_go(machine, false);
-    machine->ready_ns = rig_now_ns() - begin;
+    machine->ready_ns = clock_monotonic_ns() - begin;
     return machine;
 }
 
@@ -243,7 +242,7 @@ struct machine *machine_load(struct rig *rig, const char *id, struct doc_id snap
     if (txn_commit_wait(txn, 0, &err) < 0)
         rig_fail("%s: %s", id, err.text);
     struct machine *machine = make(rig, id, disk, memory);
-    machine->stages.made_ns = rig_now_ns();
+    machine->stages.made_ns = clock_monotonic_ns();
     char paths[2][400], image[160];
     struct vm_config config = vm_config_of(machine, paths);
     machine->image = parsed.memory;
@@ -293,10 +292,10 @@ void machine_take(struct machine *machine)
 
 struct machine *machine_resume(struct rig *rig, const char *id, struct doc_id snapshot)
 {
-    uint64_t begin = rig_now_ns();
+    uint64_t begin = clock_monotonic_ns();
     struct machine *machine = machine_load(rig, id, snapshot);
     machine_go(machine, true);
-    machine->ready_ns = rig_now_ns() - begin;
+    machine->ready_ns = clock_monotonic_ns() - begin;
     return machine;
 }
 

@@ -48,13 +48,6 @@ void rig_skip(const char *format, ...)
     exit(77);
 }
 
-uint64_t rig_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 uint64_t rig_random(void)
 {
     uint64_t value;

@@ -65,7 +65,6 @@ struct machine {
 
 __attribute__((noreturn, format(printf, 1, 2))) void rig_fail(const char *format, ...);
 __attribute__((noreturn, format(printf, 1, 2))) void rig_skip(const char *format, ...);
-uint64_t rig_now_ns(void);
 uint64_t rig_random(void);
 
 // name: for the scratch directory (under TMPDIR or /tmp).

@@ -7,6 +7,7 @@
 //   snapshot VOLUME NAME | rm NAME | resize NAME BYTES | stat | flush
 // Every command is answered by one line, "ok ..." or "error TEXT". The store is made when the directory holds
 // none. Exports: volumes by name, then snapshots by name. It ends, cleanly, at the end of its input.
+#include "blockstore/clock.h"
 #include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "vmglue/nbd_budget.h"
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LOOPS_MAX = 8 };
@@ -174,16 +174,14 @@ static int command_forktime(const char *volume, const char *count, struct error 
         return result;
     printf("ok [");
     for (long i = 0, total = atol(count); i < total; i++) {
-        struct timespec begin, end;
-        clock_gettime(CLOCK_MONOTONIC, &begin);
+        uint64_t begin_ns = clock_monotonic_ns();
         struct txn *txn = txn_begin(store);
         struct volume_id child = txn_volume_create(txn, "", VOLUME_DISK, 0, txn_freeze(txn, info.id));
         result = txn_commit_wait(txn, TXN_DURABLE, err);
-        clock_gettime(CLOCK_MONOTONIC, &end);
+        uint64_t ns = clock_monotonic_ns() - begin_ns;
         if (result < 0)
             return result;
-        int64_t ns = (end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec;
-        printf("%s%" PRId64, i ? "," : "", ns);
+        printf("%s%" PRIu64, i ? "," : "", ns);
         txn = txn_begin(store);
         txn_volume_delete(txn, child);
         result = txn_commit_wait(txn, 0, err);

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "blockstore/clock.h"
 #include "vmglue/memory_usage.h"
 #include "vmglue/vm_process.h"
 
@@ -19,7 +20,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 // What the program itself has; a sanitizer's shadow memory is a part of it.
@@ -82,9 +82,7 @@ static void end(struct subject *subject)
 
 static uint64_t in_ms(unsigned ms)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ms * 1000000;
+    return clock_monotonic_ns() + (uint64_t)ms * 1000000;
 }
 
 static bool measure(struct memory_probe *probe, struct memory_usage *ret_usage)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A short self-measurement: what the calls that people wait for take on this host, as this client sees them.
+#include "blockstore/clock.h"
 #include "tools/ramet/cli.h"
 #include "tools/ramet/interrupt.h"
 #include "tools/ramet/output.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 enum { ROUNDS_DEFAULT = 5, ROUNDS_MAX = 100, EXECS = 4, CHILDREN = 4 };
 
@@ -62,9 +62,7 @@ struct bench {
 
 static double now_ms(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1000 + (double)now.tv_nsec / 1e6;
+    return (double)clock_monotonic_ns() / 1e6;
 }
 
 static void add(struct bench *bench, enum row row, double ms)

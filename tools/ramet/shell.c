@@ -2,6 +2,7 @@
 // A terminal in a sandbox: this one's, in raw mode, over the API's WebSocket.
 #include "tools/ramet/shell.h"
 
+#include "blockstore/clock.h"
 #include "tools/ramet/shell_quote.h"
 #include "tools/ramet/stream.h"
 #include "tools/ramet/upgrade.h"
@@ -20,7 +21,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <termios.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -134,13 +134,6 @@ static void cooked_terminal(struct shell *shell)
     shell->raw = false;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 static bool lost(struct shell *shell, const char *why)
 {
     cooked_terminal(shell);
@@ -203,7 +196,7 @@ static bool take_bytes(struct shell *shell)
         return true;
     if (got <= 0)
         return lost(shell, "the connection to the daemon broke off");
-    shell->heard_ms = now_ms();
+    shell->heard_ms = clock_monotonic_ms();
     for (size_t done = 0; done < (size_t)got;) {
         struct websocket_message message;
         size_t taken;
@@ -250,7 +243,7 @@ static bool take_typed(struct shell *shell)
         return shell->last_typed == '\n' || send_message(shell, WEBSOCKET_BINARY, bytes, 1);
     }
     shell->last_typed = typed[got - 1];
-    shell->typed_ms = now_ms();
+    shell->typed_ms = clock_monotonic_ms();
     if (!shell->raw)
         return send_message(shell, WEBSOCKET_BINARY, typed, (size_t)got);
     ssize_t left = take_escapes(shell, typed, (size_t)got, bytes);
@@ -262,7 +255,7 @@ static bool take_typed(struct shell *shell)
 // When nothing happened for a while.
 static bool take_tick(struct shell *shell)
 {
-    uint64_t now = now_ms();
+    uint64_t now = clock_monotonic_ms();
     char end = 4;
     if (now - shell->heard_ms > SILENT_MS)
         return lost(shell, "the daemon does not answer; is its process stopped? (its log and ps say more)");
@@ -271,7 +264,7 @@ static bool take_tick(struct shell *shell)
         if (!client_is_alive(shell->server))
             return lost(
                     shell, "the daemon does not answer; is its process stopped? (its log and ps say more)");
-        shell->asked_ms = now_ms();
+        shell->asked_ms = clock_monotonic_ms();
     }
     return !shell->input_ended || shell->exited || shell->out_size > 0 ||
            send_message(shell, WEBSOCKET_BINARY, &end, 1);
@@ -309,7 +302,7 @@ static void serve(struct shell *shell)
     shell->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     raw_terminal(shell);
     shell->line_began = true;
-    shell->heard_ms = now_ms();
+    shell->heard_ms = clock_monotonic_ms();
     for (bool open = shell->signals >= 0; open;) {
         bool waits = shell->out_size > 0;
         struct pollfd polls[3] = {{.fd = shell->fd, .events = (short)(POLLIN | (waits ? POLLOUT : 0))},

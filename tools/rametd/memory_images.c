@@ -5,6 +5,7 @@
 #include "tools/rametd/memory_images.h"
 
 #include "tools/rametd/log.h"
+#include "vmglue/hex.h"
 #include "vmglue/image_access.h"
 #include "vmglue/keeper.h"
 #include "vmglue/keeper_guard.h"
@@ -41,9 +42,8 @@ static void make_name(struct store *store, char ret_name[NAME_SIZE])
 {
     uint8_t uuid[16];
     store_uuid(store, uuid);
-    size_t used = (size_t)snprintf(ret_name, NAME_SIZE, "%s", PREFIX);
-    for (unsigned i = 0; i < sizeof uuid; i++)
-        used += (size_t)snprintf(ret_name + used, NAME_SIZE - used, "%02x", uuid[i]);
+    memcpy(ret_name, PREFIX, sizeof PREFIX - 1);
+    hex_encode(uuid, sizeof uuid, ret_name + sizeof PREFIX - 1);
 }
 
 struct search {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/guest/background.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/guest/background_internal.h"
 #include "vmglue/guest/cgroup.h"
 #include "vmglue/guest/job.h"
@@ -14,18 +15,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 struct background *background_list;
 static uint32_t last_id;
-
-static uint64_t wall_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 struct background *background_find(uint32_t id, const char *name)
 {
@@ -49,8 +42,8 @@ void background_pack(const struct background *background, struct agent_builder *
     agent_builder_u32(fields, (uint32_t)background->signal);
     agent_builder_u64(fields, background->started_ns);
     agent_builder_u64(fields, background->ended_ns);
-    agent_builder_u64(fields,
-            running ? (loop_now_ns() - background->began_monotonic_ns) / 1000000 : background->duration_ms);
+    agent_builder_u64(fields, running ? (clock_monotonic_ns() - background->began_monotonic_ns) / 1000000
+                                      : background->duration_ms);
     for (int i = 0; i < 2; i++) {
         agent_builder_u64(fields, background_log_first(&background->log[i]));
         agent_builder_u64(fields, background->log[i].end);
@@ -182,7 +175,7 @@ void background_begun(struct background *background, struct job *job)
     background->job = job;
     background->pid = job->pid;
     background->cgroup_id = job->id;
-    background->started_ns = wall_clock_ns();
+    background->started_ns = clock_wall_ns();
     background->began_monotonic_ns = job->started_ns;
     background->status = (struct loop_source){.fd = job->status_fd, .ready = status_ready};
     job->status_fd = -1;
@@ -207,8 +200,8 @@ void background_ended(struct background *background, struct job *job)
     background->exit_code = number ? 128 + number : WEXITSTATUS(status);
     background->timed_out = job->timed_out;
     background->out_of_memory = job_no_memory(job);
-    background->ended_ns = wall_clock_ns();
-    background->duration_ms = (loop_now_ns() - job->started_ns) / 1000000;
+    background->ended_ns = clock_wall_ns();
+    background->duration_ms = (clock_monotonic_ns() - job->started_ns) / 1000000;
     background->job = NULL;
     background_listeners_update(background);
     if (!background->doomed)

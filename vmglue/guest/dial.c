@@ -4,6 +4,7 @@
 // would hold the agent as long as it liked).
 #include "vmglue/guest/dial.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/guest/identity.h"
 #include "vmglue/guest/job.h"
 #include "vmglue/guest/job_internal.h"
@@ -134,7 +135,7 @@ static void dial_try(struct dial *dial);
 static void timer_fired(struct loop_timer *timer)
 {
     struct dial *dial = (struct dial *)((char *)timer - offsetof(struct dial, timer));
-    if (loop_now_ns() < dial->deadline_ns) {
+    if (clock_monotonic_ns() < dial->deadline_ns) {
         dial_try(dial);
         return;
     }
@@ -174,7 +175,7 @@ static void dial_try(struct dial *dial)
             fd = -ECONNREFUSED; // a machine without IPv6
     }
     if (fd == -EAGAIN && dial->kind == AGENT_DIAL_UNIX) { // its queue of connections is full
-        uint64_t again_ns = loop_now_ns() + RETRY_NS;
+        uint64_t again_ns = clock_monotonic_ns() + RETRY_NS;
         loop_timer_set(&dial->timer, again_ns < dial->deadline_ns ? again_ns : dial->deadline_ns);
         return;
     }
@@ -219,7 +220,7 @@ void dial_start(uint32_t stream, struct agent_cursor fields)
     dial->port = port;
     dial->source.fd = -1;
     dial->timer.fire = timer_fired;
-    dial->deadline_ns = loop_now_ns() + (timeout_ms < 3600000 ? timeout_ms : 3600000) * 1000000;
+    dial->deadline_ns = clock_monotonic_ns() + (timeout_ms < 3600000 ? timeout_ms : 3600000) * 1000000;
     snprintf(dial->path, sizeof dial->path, "%s", path);
     dial_try(dial);
 }

@@ -19,12 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "blockstore/clock.h"
+
 enum { SEED_BYTES = 64 };
 
 static int set_realtime(uint64_t realtime_ns)
 {
-    struct timespec now = {
-            .tv_sec = (time_t)(realtime_ns / 1000000000u), .tv_nsec = (long)(realtime_ns % 1000000000u)};
+    struct timespec now = clock_timespec(realtime_ns);
     return clock_settime(CLOCK_REALTIME, &now) < 0 ? -errno : 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/guest/job.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/guest/background.h"
 #include "vmglue/guest/cgroup.h"
 #include "vmglue/guest/dial.h"
@@ -106,7 +107,7 @@ static void send_exec_result(struct job *job)
     agent_builder_u32(&fields, (uint32_t)number);
     agent_builder_u32(&fields, (job->timed_out ? AGENT_EXEC_TIMED_OUT : 0) |
                                        (job_no_memory(job) ? AGENT_EXEC_OUT_OF_MEMORY : 0));
-    agent_builder_u64(&fields, (loop_now_ns() - job->started_ns) / 1000000);
+    agent_builder_u64(&fields, (clock_monotonic_ns() - job->started_ns) / 1000000);
     job_result(job->stream, 0, "", &fields);
     agent_builder_free(&fields);
 }
@@ -200,7 +201,7 @@ static void hang_up(struct job *job)
     job_input_close(job, false);
     job_output_close(&job->out[0]);
     job->deadline.fire = hang_up_over;
-    loop_timer_set(&job->deadline, loop_now_ns() + HANG_UP_NS);
+    loop_timer_set(&job->deadline, clock_monotonic_ns() + HANG_UP_NS);
     job_progress(job);
 }
 
@@ -218,7 +219,7 @@ static void connection_drop(struct job *job)
     job_output_close(&job->out[0]);
     job->in.end = true;
     job->deadline.fire = linger_over;
-    loop_timer_set(&job->deadline, loop_now_ns() + HANG_UP_NS);
+    loop_timer_set(&job->deadline, clock_monotonic_ns() + HANG_UP_NS);
     job_input_flush(job);
     job_progress(job);
 }
@@ -245,7 +246,7 @@ int job_start(const struct job_config *config)
     job->exec = config->exec;
     job->operation = config->operation;
     job->id = ++last_id;
-    job->started_ns = loop_now_ns();
+    job->started_ns = clock_monotonic_ns();
     job->oom_kills_before = config->exec ? out_of_memory_kills() : 0;
     job->ends_with_session = config->ends_with_session;
     job->background = config->background;
@@ -397,7 +398,7 @@ static void terminal_over(struct loop_timer *timer)
 static void terminal_limit(struct job *job)
 {
     job->deadline.fire = terminal_over;
-    loop_timer_set(&job->deadline, loop_now_ns() + HANG_UP_NS);
+    loop_timer_set(&job->deadline, clock_monotonic_ns() + HANG_UP_NS);
 }
 
 static void process_ended(pid_t pid, int status)

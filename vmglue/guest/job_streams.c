@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pipes of a job: output becomes DATA frames as long as there is credit and room, input comes from them.
+#include "blockstore/clock.h"
 #include "vmglue/guest/background.h"
 #include "vmglue/guest/job_internal.h"
 #include "vmglue/guest/port.h"
@@ -36,7 +37,7 @@ void job_output_close(struct job_output *output)
 static void output_pause(struct job_output *output, uint64_t ns)
 {
     output->pause.fire = pause_over;
-    output->pause_until_ns = loop_now_ns() + ns;
+    output->pause_until_ns = clock_monotonic_ns() + ns;
 }
 
 // What a socket's end, or a reset, means for the stream.
@@ -120,7 +121,7 @@ void job_output_update(struct job_output *output)
     bool wanted = !job_is_quiet() && (output->discard || (output_kept(output) && output->remaining > 0) ||
                                              (output->job->stream != 0 && output->credit > 0 &&
                                                      output->remaining > 0 && port_has_room()));
-    bool pausing = wanted && loop_now_ns() < output->pause_until_ns;
+    bool pausing = wanted && clock_monotonic_ns() < output->pause_until_ns;
     output->source.ready = output_ready;
     if (wanted && !pausing) {
         loop_timer_clear(&output->pause);

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <stddef.h>
 #include <sys/epoll.h>
-#include <time.h>
+
+#include "blockstore/clock.h"
 
 static int epoll_fd = -1;
 static struct loop_timer *timers;
@@ -13,13 +14,6 @@ int loop_init(void)
 {
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     return epoll_fd < 0 ? -errno : 0;
-}
-
-uint64_t loop_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 int loop_arm(struct loop_source *source, uint32_t events)
@@ -80,7 +74,7 @@ void loop_step(void)
     int timeout_ms = -1;
     struct loop_timer *timer = first_timer();
     if (timer != NULL) {
-        uint64_t now = loop_now_ns();
+        uint64_t now = clock_monotonic_ns();
         uint64_t wait_ms = timer->at_ns <= now ? 0 : (timer->at_ns - now + 999999) / 1000000;
         timeout_ms = wait_ms > 3600000 ? 3600000 : (int)wait_ms;
     }
@@ -92,7 +86,7 @@ void loop_step(void)
     }
     // A steady stream of events must not starve the timers.
     timer = first_timer();
-    if (timer != NULL && timer->at_ns <= loop_now_ns()) {
+    if (timer != NULL && timer->at_ns <= clock_monotonic_ns()) {
         loop_timer_clear(timer);
         timer->fire(timer);
     }

@@ -15,14 +15,13 @@ struct loop_source {
 };
 
 struct loop_timer {
-    uint64_t at_ns; // of loop_now_ns, 0 = not set
+    uint64_t at_ns; // CLOCK_MONOTONIC, 0 = not set
     void (*fire)(struct loop_timer *timer);
     struct loop_timer *next;
     bool linked;
 };
 
 int loop_init(void);
-uint64_t loop_now_ns(void); // CLOCK_MONOTONIC
 int loop_arm(struct loop_source *source, uint32_t events);
 void loop_disarm(struct loop_source *source);
 void loop_timer_set(struct loop_timer *timer, uint64_t at_ns);

@@ -7,6 +7,7 @@
 //   --test SOCKET DIR              serves a unix socket, beside an ordinary system: user processes live in a
 //                                  cgroup of its own, machine id and hosts files are below DIR, the clock
 //                                  stays
+#include "blockstore/clock.h"
 #include "vmglue/guest/boot.h"
 #include "vmglue/guest/cgroup.h"
 #include "vmglue/guest/identity.h"
@@ -88,7 +89,7 @@ static void power_off(void)
 static void serve_until(uint64_t limit_ns, bool (*enough)(void))
 {
     struct loop_timer wake = {.fire = loop_timer_clear};
-    while (!(enough != NULL && enough()) && loop_now_ns() < limit_ns) {
+    while (!(enough != NULL && enough()) && clock_monotonic_ns() < limit_ns) {
         loop_timer_set(&wake, limit_ns);
         loop_step();
     }
@@ -97,7 +98,7 @@ static void serve_until(uint64_t limit_ns, bool (*enough)(void))
 
 static void end_machine(void)
 {
-    serve_until(loop_now_ns() + 500000000, port_drained);
+    serve_until(clock_monotonic_ns() + 500000000, port_drained);
     if (testing) {
         cgroup_remove_all();
         rmdir(test_cgroup_path);
@@ -106,7 +107,7 @@ static void end_machine(void)
     if (boot_has_own_init()) { // it ends the machine, and us with it; if it cannot, we do
         cgroup_freeze(false);
         kill(1, SIGRTMIN + 4);
-        serve_until(loop_now_ns() + own_init_grace_ns, NULL);
+        serve_until(clock_monotonic_ns() + own_init_grace_ns, NULL);
     }
     if (restart_wanted)
         boot_restart();

@@ -9,6 +9,7 @@
 // does.
 #include "vmglue/guest/session.h"
 
+#include "blockstore/clock.h"
 #include "vmglue/guest/background.h"
 #include "vmglue/guest/cgroup.h"
 #include "vmglue/guest/dial.h"
@@ -25,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 
 enum { PARTIAL_REQUESTS = 16 };
 
@@ -63,7 +63,7 @@ static void freeze_check(struct loop_source *source, uint32_t events)
     freeze_finish();
     state = FROZEN;
     struct agent_builder fields = {0};
-    agent_builder_u64(&fields, (loop_now_ns() - freeze_began_ns) / 1000);
+    agent_builder_u64(&fields, (clock_monotonic_ns() - freeze_began_ns) / 1000);
     freeze_answer(0, "", &fields);
     agent_builder_free(&fields);
 }
@@ -88,7 +88,7 @@ static void do_freeze(uint32_t stream, struct agent_cursor fields)
         return;
     }
     freeze_stream = stream;
-    freeze_began_ns = loop_now_ns();
+    freeze_began_ns = clock_monotonic_ns();
     int result = cgroup_freeze(true);
     if (result < 0) {
         job_result(stream, result, "the kernel does not let the user processes be frozen", NULL);
@@ -163,11 +163,9 @@ static void do_set_clock(uint32_t stream, struct agent_cursor fields)
 
 static void do_ping(uint32_t stream)
 {
-    struct timespec now;
     struct agent_builder fields = {0};
-    clock_gettime(CLOCK_REALTIME, &now);
-    agent_builder_u64(&fields, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
-    agent_builder_u64(&fields, loop_now_ns());
+    agent_builder_u64(&fields, clock_wall_ns());
+    agent_builder_u64(&fields, clock_monotonic_ns());
     job_result(stream, 0, "", &fields);
     agent_builder_free(&fields);
 }
