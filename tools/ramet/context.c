@@ -9,20 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// malloc'ed: /v1/sandboxes/NAME/contexts, /ID and `after` when there is an id.
-static char *path_of(const char *name, const char *id, const char *after)
-{
-    char *all = cli_path("/v1/sandboxes/", name, "/contexts"), *folder, *path;
-    if (id == NULL)
-        return all;
-    if (asprintf(&folder, "%s/", all) < 0)
-        abort();
-    path = cli_path(folder, id, after);
-    free(all);
-    free(folder);
-    return path;
-}
-
 static void say_id(const json_t *json)
 {
     puts(json_fields_get_text(json, "id"));
@@ -54,11 +40,7 @@ static void print_contexts(const json_t *list)
 
 static int run_ls(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_list(cli, verb, path_of(args.items[0], NULL, NULL), "contexts", print_contexts);
+    return resource_run_list_of(cli, verb, argv, "contexts", print_contexts);
 }
 
 static int run_new(struct cli *cli, const struct verb *verb, char **argv)
@@ -86,19 +68,12 @@ static int run_new(struct cli *cli, const struct verb *verb, char **argv)
             json_object_set_new(body, fields[i].name, json_string(fields[i].value));
     if (pairs != NULL)
         json_object_set_new(body, "env", pairs);
-    return resource_create(cli, verb, path_of(args.items[0], NULL, NULL), body, say_id);
+    return resource_create(cli, verb, resource_path(args.items[0], "contexts", NULL, ""), body, say_id);
 }
 
 static int run_rm(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 2, 256, 0, &args, &status))
-        return status;
-    char *folder = cli_path("/v1/sandboxes/", args.items[0], "/contexts/");
-    status = resource_remove(cli, verb, folder, args.items + 1, "", false);
-    free(folder);
-    return status;
+    return resource_run_remove_of(cli, verb, argv, "contexts");
 }
 
 static int run_interrupt(struct cli *cli, const struct verb *verb, char **argv)
@@ -110,7 +85,8 @@ static int run_interrupt(struct cli *cli, const struct verb *verb, char **argv)
     if (!cli_parse(cli, verb, argv, options, 1, 2, 0, &args, &status))
         return status;
     return resource_call(cli, verb, "POST",
-            path_of(args.items[0], args.count > 1 ? args.items[1] : "default", "/interrupt"),
+            resource_path(
+                    args.items[0], "contexts", args.count > 1 ? args.items[1] : "default", "/interrupt"),
             json_pack("{s:b}", "kill", (int)kill), say_interrupted);
 }
 
@@ -121,7 +97,8 @@ static int run_restart(struct cli *cli, const struct verb *verb, char **argv)
     if (!cli_parse(cli, verb, argv, NULL, 1, 2, 0, &args, &status))
         return status;
     return resource_call(cli, verb, "POST",
-            path_of(args.items[0], args.count > 1 ? args.items[1] : "default", "/restart"), NULL, say_id);
+            resource_path(args.items[0], "contexts", args.count > 1 ? args.items[1] : "default", "/restart"),
+            NULL, say_id);
 }
 
 static const struct verb parts[] = {{"context ls", "context ls NAME", NULL, NULL, run_ls, .takes = "s."},

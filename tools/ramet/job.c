@@ -13,17 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static char *job_path(const char *sandbox, const char *job, const char *after)
-{
-    char *path = cli_path("/v1/sandboxes/", sandbox, "/jobs"), *whole = NULL;
-    char *escaped = job == NULL ? NULL : client_escape(job);
-    if (asprintf(&whole, "%s%s%s%s", path, job == NULL ? "" : "/", job == NULL ? "" : escaped, after) < 0)
-        abort();
-    free(escaped);
-    free(path);
-    return whole;
-}
-
 static const char *how_it_ended(const json_t *job, char *text, size_t size)
 {
     if (strcmp(json_fields_get_text(job, "state"), "running") == 0)
@@ -79,7 +68,7 @@ static int start(struct cli *cli, const struct verb *verb, char **argv)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (texts[i].value != NULL)
             json_object_set_new(body, texts[i].field, json_string(texts[i].value));
-    return resource_create(cli, verb, job_path(args.items[0], NULL, ""), body, print_job);
+    return resource_create(cli, verb, resource_path(args.items[0], "jobs", NULL, ""), body, print_job);
 }
 
 static void print_jobs(const json_t *list)
@@ -104,11 +93,7 @@ static void print_jobs(const json_t *list)
 
 static int list(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_list(cli, verb, job_path(args.items[0], NULL, ""), "jobs", print_jobs);
+    return resource_run_list_of(cli, verb, argv, "jobs", print_jobs);
 }
 
 static int show(struct cli *cli, const struct verb *verb, char **argv)
@@ -117,7 +102,8 @@ static int show(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
         return status;
-    return resource_call(cli, verb, "GET", job_path(args.items[0], args.items[1], ""), NULL, print_job);
+    return resource_call(
+            cli, verb, "GET", resource_path(args.items[0], "jobs", args.items[1], ""), NULL, print_job);
 }
 
 // Passes its exit status on.
@@ -128,7 +114,7 @@ static int wait_for(struct cli *cli, const struct verb *verb, char **argv)
     if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
         return status;
     for (;;) {
-        char *path = job_path(args.items[0], args.items[1], "?wait_secs=60");
+        char *path = resource_path(args.items[0], "jobs", args.items[1], "?wait_secs=60");
         json_t *json = cli_call(cli, verb, "GET", path, NULL);
         free(path);
         if (json == NULL)
@@ -210,7 +196,7 @@ static int logs(struct cli *cli, const struct verb *verb, char **argv)
         return status;
     char after[64];
     snprintf(after, sizeof after, "/logs?follow=%d%s", (int)follow, cli->json ? "" : "&encoding=base64");
-    char *path = job_path(args.items[0], args.items[1], after);
+    char *path = resource_path(args.items[0], "jobs", args.items[1], after);
     status = cli_begin(cli, verb, "GET", path, NULL, &client);
     free(path);
     if (status != CLI_DONE)
@@ -234,7 +220,7 @@ static int kill_job(struct cli *cli, const struct verb *verb, char **argv)
     json_t *signal = name == NULL                  ? json_string("TERM")
                      : end != name && *end == '\0' ? json_integer(number)
                                                    : json_string(name);
-    return resource_call(cli, verb, "POST", job_path(args.items[0], args.items[1], "/signal"),
+    return resource_call(cli, verb, "POST", resource_path(args.items[0], "jobs", args.items[1], "/signal"),
             json_pack("{s:o}", "signal", signal), NULL);
 }
 
@@ -246,7 +232,7 @@ static int remove_job(struct cli *cli, const struct verb *verb, char **argv)
     int status;
     if (!cli_parse(cli, verb, argv, options, 2, 2, 0, &args, &status))
         return status;
-    char *folder = job_path(args.items[0], NULL, "/");
+    char *folder = resource_path(args.items[0], "jobs", NULL, "/");
     status = resource_remove(cli, verb, folder, args.items + 1, force ? "?kill=1" : "", false);
     free(folder);
     return status;

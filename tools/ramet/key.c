@@ -89,11 +89,7 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
-        return status;
-    return resource_remove(cli, verb, "/v1/keys/", args.items, "", false);
+    return resource_run_remove(cli, verb, argv, "/v1/keys/");
 }
 
 static const struct verb parts[] = {

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NAMES_AT_ONCE = 4096 };
+
 // Steals json; NULL = the call failed.
 static int show(struct cli *cli, json_t *json, const json_t *part, resource_print *print)
 {
@@ -73,6 +75,59 @@ int resource_remove(struct cli *cli, const struct verb *verb, const char *before
     if (cli->json)
         cli_print_json(several || json_array_size(results) == 0 ? results : json_array_get(results, 0));
     json_decref(results);
+    return status;
+}
+
+char *resource_path(const char *sandbox, const char *kind, const char *id, const char *after)
+{
+    char *folder = cli_path("/v1/sandboxes/", sandbox, "/"), *escaped = id == NULL ? NULL : client_escape(id),
+         *path;
+    if (asprintf(&path, "%s%s%s%s%s", folder, kind, id == NULL ? "" : "/", id == NULL ? "" : escaped, after) <
+            0)
+        abort();
+    free(escaped);
+    free(folder);
+    return path;
+}
+
+int resource_run_named(struct cli *cli, const struct verb *verb, char **argv, const char *method,
+        const char *before, const char *after, resource_print *print)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    return resource_call(cli, verb, method, cli_path(before, args.items[0], after), NULL, print);
+}
+
+int resource_run_remove(struct cli *cli, const struct verb *verb, char **argv, const char *before)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, NAMES_AT_ONCE, 0, &args, &status))
+        return status;
+    return resource_remove(cli, verb, before, args.items, "", false);
+}
+
+int resource_run_list_of(
+        struct cli *cli, const struct verb *verb, char **argv, const char *kind, resource_print *print)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
+        return status;
+    return resource_list(cli, verb, resource_path(args.items[0], kind, NULL, ""), kind, print);
+}
+
+int resource_run_remove_of(struct cli *cli, const struct verb *verb, char **argv, const char *kind)
+{
+    struct args args;
+    int status;
+    if (!cli_parse(cli, verb, argv, NULL, 2, NAMES_AT_ONCE, 0, &args, &status))
+        return status;
+    char *folder = resource_path(args.items[0], kind, NULL, "/");
+    status = resource_remove(cli, verb, folder, args.items + 1, "", false);
+    free(folder);
     return status;
 }
 

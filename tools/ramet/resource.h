@@ -21,5 +21,19 @@ int resource_list(
 // DELETE of each name below `before`, up to the end of the NULL-terminated list. All are tried.
 int resource_remove(struct cli *cli, const struct verb *verb, const char *before, const char *const *names,
         const char *after, bool missing_is_fine);
+// malloc'ed: /v1/sandboxes/SANDBOX/KIND, then /ID when there is an id, then `after` as it is.
+char *resource_path(const char *sandbox, const char *kind, const char *id, const char *after);
 // A whole object, a line for each member; for resource_print.
 void resource_print_details(const json_t *object);
+
+// Whole verbs without options, from their arguments on.
+// NAME: a call about the one thing of that name below `before`.
+int resource_run_named(struct cli *cli, const struct verb *verb, char **argv, const char *method,
+        const char *before, const char *after, resource_print *print);
+// NAME...: DELETE of each below `before`.
+int resource_run_remove(struct cli *cli, const struct verb *verb, char **argv, const char *before);
+// SANDBOX: what it has of a kind ("urls").
+int resource_run_list_of(
+        struct cli *cli, const struct verb *verb, char **argv, const char *kind, resource_print *print);
+// SANDBOX ID...: DELETE of each of them.
+int resource_run_remove_of(struct cli *cli, const struct verb *verb, char **argv, const char *kind);

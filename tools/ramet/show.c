@@ -4,12 +4,7 @@
 
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_call(
-            cli, verb, "GET", cli_path("/v1/sandboxes/", args.items[0], ""), NULL, resource_print_details);
+    return resource_run_named(cli, verb, argv, "GET", "/v1/sandboxes/", "", resource_print_details);
 }
 
 const struct verb verb_show = {"show", "show NAME", "Show everything about a sandbox",
@@ -18,12 +13,7 @@ const struct verb verb_show = {"show", "show NAME", "Show everything about a san
 
 static int run_metrics(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_call(cli, verb, "GET", cli_path("/v1/sandboxes/", args.items[0], "/metrics"), NULL,
-            resource_print_details);
+    return resource_run_named(cli, verb, argv, "GET", "/v1/sandboxes/", "/metrics", resource_print_details);
 }
 
 const struct verb verb_metrics = {"metrics", "metrics NAME",

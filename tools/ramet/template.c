@@ -67,21 +67,12 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
 
 static int show(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_call(
-            cli, verb, "GET", cli_path("/v1/templates/", args.items[0], ""), NULL, resource_print_details);
+    return resource_run_named(cli, verb, argv, "GET", "/v1/templates/", "", resource_print_details);
 }
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
-        return status;
-    return resource_remove(cli, verb, "/v1/templates/", args.items, "", false);
+    return resource_run_remove(cli, verb, argv, "/v1/templates/");
 }
 
 static void print_log(const json_t *json)
@@ -109,12 +100,7 @@ static int show_log(struct cli *cli, const struct verb *verb, char **argv)
 
 static int cancel(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_call(
-            cli, verb, "DELETE", cli_path("/v1/templates/builds/", args.items[0], ""), NULL, print_cancelled);
+    return resource_run_named(cli, verb, argv, "DELETE", "/v1/templates/builds/", "", print_cancelled);
 }
 
 static const struct verb parts[] = {

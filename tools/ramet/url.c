@@ -44,7 +44,7 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
         json_decref(body);
         return CLI_USAGE;
     }
-    char *path = cli_path("/v1/sandboxes/", args.items[0], "/urls");
+    char *path = resource_path(args.items[0], "urls", NULL, "");
     json_t *json = cli_create(cli, verb, path, body);
     free(path);
     if (json == NULL)
@@ -77,23 +77,12 @@ static void print_urls(const json_t *list)
 
 static int list(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_list(cli, verb, cli_path("/v1/sandboxes/", args.items[0], "/urls"), "urls", print_urls);
+    return resource_run_list_of(cli, verb, argv, "urls", print_urls);
 }
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 2, 4096, 0, &args, &status))
-        return status;
-    char *folder = cli_path("/v1/sandboxes/", args.items[0], "/urls/");
-    status = resource_remove(cli, verb, folder, args.items + 1, "", false);
-    free(folder);
-    return status;
+    return resource_run_remove_of(cli, verb, argv, "urls");
 }
 
 static const struct verb parts[] = {

@@ -17,11 +17,17 @@ static void print_volume(const json_t *json)
             (long long)json_fields_get_int(json, "size_bytes"));
 }
 
-static int parse_size(const struct verb *verb, const char *text, uint64_t *ret_bytes)
+// NAME SIZE.
+static bool parse_sized(struct cli *cli, const struct verb *verb, char **argv, struct args *ret_args,
+        uint64_t *ret_bytes, int *ret_status)
 {
+    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, ret_args, ret_status))
+        return false;
+    const char *text = ret_args->items[1];
     if (args_size(text, ret_bytes) && *ret_bytes <= INT64_MAX)
-        return CLI_DONE;
-    return cli_fail_usage(verb, "%s is not a size; write bytes, or 512M, 10G, 1T", text);
+        return true;
+    *ret_status = cli_fail_usage(verb, "%s is not a size; write bytes, or 512M, 10G, 1T", text);
+    return false;
 }
 
 static int create(struct cli *cli, const struct verb *verb, char **argv)
@@ -29,10 +35,8 @@ static int create(struct cli *cli, const struct verb *verb, char **argv)
     struct args args;
     uint64_t size;
     int status;
-    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+    if (!parse_sized(cli, verb, argv, &args, &size, &status))
         return status;
-    if (parse_size(verb, args.items[1], &size) != CLI_DONE)
-        return CLI_USAGE;
     return resource_create(cli, verb, strdup("/v1/volumes"),
             json_pack("{s:s, s:I}", "name", args.items[0], "size_bytes", (json_int_t)size), print_volume);
 }
@@ -72,12 +76,7 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
 
 static int show(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 1, 0, &args, &status))
-        return status;
-    return resource_call(
-            cli, verb, "GET", cli_path("/v1/volumes/", args.items[0], ""), NULL, resource_print_details);
+    return resource_run_named(cli, verb, argv, "GET", "/v1/volumes/", "", resource_print_details);
 }
 
 static int fork_volume(struct cli *cli, const struct verb *verb, char **argv)
@@ -108,11 +107,7 @@ static int snapshot(struct cli *cli, const struct verb *verb, char **argv)
 
 static int remove_all(struct cli *cli, const struct verb *verb, char **argv)
 {
-    struct args args;
-    int status;
-    if (!cli_parse(cli, verb, argv, NULL, 1, 4096, 0, &args, &status))
-        return status;
-    return resource_remove(cli, verb, "/v1/volumes/", args.items, "", false);
+    return resource_run_remove(cli, verb, argv, "/v1/volumes/");
 }
 
 static int resize(struct cli *cli, const struct verb *verb, char **argv)
@@ -120,10 +115,8 @@ static int resize(struct cli *cli, const struct verb *verb, char **argv)
     struct args args;
     uint64_t size;
     int status;
-    if (!cli_parse(cli, verb, argv, NULL, 2, 2, 0, &args, &status))
+    if (!parse_sized(cli, verb, argv, &args, &size, &status))
         return status;
-    if (parse_size(verb, args.items[1], &size) != CLI_DONE)
-        return CLI_USAGE;
     return resource_call(cli, verb, "PATCH", cli_path("/v1/volumes/", args.items[0], ""),
             json_pack("{s:I}", "size_bytes", (json_int_t)size), print_volume);
 }
