@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // All of something through a descriptor that blocks: calls that were interrupted or did a part go on.
 //
-// For small files, pipes and sockets beside the engine, whose own I/O goes through struct loop (blockstore/io.h).
-// Threads: any; no state. Durability: none; who needs it syncs. Errors: -errno, how much was moved is not known then.
+// For small files, pipes and sockets beside the engine, whose own I/O goes through struct loop
+// (blockstore/io.h). Threads: any; no state. Durability: none; who needs it syncs. Errors: -errno, how much
+// was moved is not known then.
 #pragma once
 
 #include <errno.h>
@@ -51,14 +52,14 @@ static inline ssize_t fd_read_all(int fd, void *ret_bytes, size_t size)
     return (ssize_t)used;
 }
 
-// What a small file says, at most size - 1 bytes of it, ended by a zero; how many they were.
-static inline ssize_t fd_read_text(const char *path, char *ret_text, size_t size)
+// What a small file says, at most size - 1 bytes of it, ended by a zero (also on failure); how many they
+// were. folder: as openat has it.
+static inline ssize_t fd_read_text(int folder, const char *path, char *ret_text, size_t size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    ssize_t got = fd_read_all(fd, ret_text, size - 1);
-    close(fd);
+    int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -errno : fd_read_all(fd, ret_text, size - 1);
+    if (fd >= 0)
+        close(fd);
     ret_text[got < 0 ? 0 : got] = '\0';
     return got;
 }

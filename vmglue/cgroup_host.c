@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "blockstore/fd.h"
+
 enum {
     PATH_SIZE = 512,
     TEXT_SIZE = 16 << 10,
@@ -41,20 +43,6 @@ struct cgroup_host {
 };
 
 // ---- Small files ----
-
-static int read_text(const char *path, char *buffer, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    size_t used = 0;
-    ssize_t got;
-    while (used < size - 1 && (got = read(fd, buffer + used, size - 1 - used)) > 0)
-        used += (size_t)got;
-    close(fd);
-    buffer[used] = '\0';
-    return 0;
-}
 
 __attribute__((format(printf, 3, 4))) static int write_text(
         const char *group, const char *file, const char *format, ...)
@@ -91,7 +79,7 @@ static void own_group(const char *proc_cgroup, const char *controller, char *ret
 {
     char text[TEXT_SIZE] = "", *rest = text;
     snprintf(ret_path, size, "/");
-    read_text(proc_cgroup, text, sizeof text);
+    fd_read_text(AT_FDCWD, proc_cgroup, text, sizeof text);
     for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
         char *names = strchr(line, ':'), *path = names != NULL ? strchr(names + 1, ':') : NULL;
         if (path == NULL)
@@ -154,7 +142,7 @@ static void move_aside(const char *group)
     char aside[PATH_SIZE + 64], path[PATH_SIZE + 64], text[TEXT_SIZE], *rest = text;
     snprintf(aside, sizeof aside, "%s/ramet-daemon", group);
     snprintf(path, sizeof path, "%s/cgroup.procs", group);
-    if (make_group(aside) < 0 || read_text(path, text, sizeof text) < 0)
+    if (make_group(aside) < 0 || fd_read_text(AT_FDCWD, path, text, sizeof text) < 0)
         return;
     for (char *line; (line = strsep(&rest, "\n")) != NULL;)
         if (line[0] != '\0')
@@ -198,7 +186,8 @@ static bool v2_has_controllers(const char *root)
 {
     char path[PATH_SIZE], text[1024];
     snprintf(path, sizeof path, "%.300s/cgroup.controllers", root);
-    return read_text(path, text, sizeof text) == 0 && (has_word(text, "memory") || has_word(text, "pids"));
+    return fd_read_text(AT_FDCWD, path, text, sizeof text) >= 0 &&
+           (has_word(text, "memory") || has_word(text, "pids"));
 }
 
 static void note_missing(struct cgroup_host *host)
@@ -364,7 +353,8 @@ uint64_t cgroup_host_oom_kills(struct cgroup_host *host, const char *id)
             continue;
         snprintf(path, sizeof path, "%s/%.60s/%s", host->trees[i].group, id,
                 host->version_2 ? "memory.events" : "memory.oom_control");
-        const char *at = read_text(path, text, sizeof text) == 0 ? strstr(text, "oom_kill ") : NULL;
+        const char *at =
+                fd_read_text(AT_FDCWD, path, text, sizeof text) >= 0 ? strstr(text, "oom_kill ") : NULL;
         if (at != NULL)
             return strtoull(at + strlen("oom_kill "), NULL, 10);
     }

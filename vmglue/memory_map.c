@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/memory_map.h"
 
+#include "blockstore/fd.h"
 #include "vmglue/preload/preload_wire.h"
 
 #include <errno.h>
@@ -155,27 +156,15 @@ int memory_map_make(struct store *store, struct base_id own_id, struct base_id o
 
 // ---- For the VMM ----
 
-static int write_all(int fd, const void *bytes, size_t size)
-{
-    for (const char *at = bytes; size > 0;) {
-        ssize_t put = write(fd, at, size);
-        if (put < 0 && errno != EINTR)
-            return -errno;
-        at += put > 0 ? put : 0;
-        size -= put > 0 ? (size_t)put : 0;
-    }
-    return 0;
-}
-
 int memory_map_file(const struct memory_map *map, int *ret_fd, struct error *err)
 {
     struct preload_extents_header header = {
             .magic = PRELOAD_EXTENTS_MAGIC, .count = map->count, .ram_bytes = map->bytes};
     _Static_assert(sizeof(struct memory_map_extent) == sizeof(struct preload_extent), "the same two numbers");
     int fd = memfd_create("ramet-extents", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int result = fd < 0 ? -errno : write_all(fd, &header, sizeof header);
+    int result = fd < 0 ? -errno : fd_write_all(fd, &header, sizeof header);
     if (result == 0)
-        result = write_all(fd, map->extents, map->count * sizeof *map->extents);
+        result = fd_write_all(fd, map->extents, map->count * sizeof *map->extents);
     if (result == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         result = -errno;
     if (result < 0) {

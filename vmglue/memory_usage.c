@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 
 enum { READER_STACK_BYTES = 256 << 10 };
 
@@ -90,13 +91,8 @@ struct memory_probe {
 static uint64_t start_time_of(int process_fd)
 {
     char text[1024];
-    int fd = openat(process_fd, "stat", O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
+    if (fd_read_text(process_fd, "stat", text, sizeof text) <= 0)
         return 0;
-    text[size] = '\0';
     const char *at = strrchr(text, ')'); // the name before it may hold anything
     for (unsigned field = 2; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');

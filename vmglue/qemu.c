@@ -2,6 +2,7 @@
 // The QEMU driver. A VM is always started stopped (-S), so that its control connection, its watcher and its
 // record are there before the guest's first instruction.
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 #include "vmglue/compat.h"
 #include "vmglue/preload_host.h"
 #include "vmglue/qemu_args.h"
@@ -107,15 +108,10 @@ static int load_state(
     int fd = memfd_create("ramet-device-state", MFD_CLOEXEC);
     if (fd < 0)
         return error_set(err, -errno, "no memory file for a device state: %s", strerror(errno));
-    int result = 0;
-    for (size_t done = 0; done < config->state_bytes && result == 0;) {
-        ssize_t put = write(fd, (const char *)config->state + done, config->state_bytes - done);
-        if (put > 0)
-            done += (size_t)put;
-        else if (errno != EINTR)
-            result = error_set(err, -errno, "cannot write a device state of %zu bytes to memory: %s",
-                    config->state_bytes, strerror(errno));
-    }
+    int result = fd_write_all(fd, config->state, config->state_bytes);
+    if (result < 0)
+        error_set(err, result, "cannot write a device state of %zu bytes to memory: %s", config->state_bytes,
+                strerror(-result));
     lseek(fd, 0, SEEK_SET);
     json_t *events = json_pack("{s:[{s:s, s:b}]}", "capabilities", "capability", "events", "state", 1);
     if (result == 0)

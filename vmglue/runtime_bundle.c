@@ -4,6 +4,7 @@
 #include "vmglue/runtime_bundle.h"
 
 #include "blockstore/digest.h"
+#include "blockstore/fd.h"
 #include "vmglue/json.h"
 
 #include <dirent.h>
@@ -136,10 +137,7 @@ static int copy_bytes(int from, int to)
     char *buffer = malloc(COPY_BYTES);
     int result = buffer == NULL ? -ENOMEM : 0;
     while (result == 0 && (got = read(from, buffer, COPY_BYTES)) != 0) {
-        if (got < 0)
-            result = -errno;
-        else if (write(to, buffer, (size_t)got) != got)
-            result = errno != 0 ? -errno : -EIO;
+        result = got < 0 ? -errno : fd_write_all(to, buffer, (size_t)got);
     }
     free(buffer);
     return result;
@@ -190,10 +188,7 @@ static int write_manifest(const char *root, const char *text, struct error *err)
     char path[PATH_SIZE];
     snprintf(path, sizeof path, "%s/%s", root, MANIFEST);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
-    size_t size = strlen(text);
-    int result = fd < 0 ? -errno : 0;
-    if (result == 0 && write(fd, text, size) != (ssize_t)size)
-        result = errno != 0 ? -errno : -EIO;
+    int result = fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
     if (result == 0 && fsync(fd) < 0)
         result = -errno;
     if (fd >= 0)

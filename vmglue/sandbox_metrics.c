@@ -2,6 +2,7 @@
 #include "vmglue/sandbox_metrics.h"
 
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 #include "snapshot/volume.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/network.h"
@@ -89,12 +90,8 @@ static bool read_process(pid_t pid, uint64_t start_ticks, struct process *ret_pr
     unsigned long long user, kernel, start;
     double hz = (double)sysconf(_SC_CLK_TCK);
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
+    if (fd_read_text(AT_FDCWD, path, text, sizeof text) < 0)
         return false;
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = '\0';
     const char *after = strrchr(text, ')');
     if (after == NULL || sscanf(after + 1,
                                  " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d "

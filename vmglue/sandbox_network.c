@@ -129,7 +129,7 @@ void sandbox_network_adopt(struct sandbox *sandbox)
 {
     struct network_policy policy;
     struct error err;
-    int tap_fd;
+    int tap_fd = -1;
     int r = vm_process_take_fd(sandbox->vm->pid, sandbox->vm->pid_fd, "/dev/net/tun", &tap_fd);
     if (r == -ENOENT)
         return; // it was started without
@@ -138,8 +138,9 @@ void sandbox_network_adopt(struct sandbox *sandbox)
     if (r == 0) {
         r = network_adopt(sandbox->all->network, sandbox->record.id, tap_fd, &policy, &err);
         network_policy_free(&policy);
-        close(tap_fd);
     }
+    if (tap_fd >= 0)
+        close(tap_fd);
     if (r < 0)
         sandbox_log(sandbox->all, "sandbox %s: its network cannot be taken over, it may be cut off: %s",
                 sandbox->record.name, err.text);

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "blockstore/fd.h"
+
 enum { COPY_BYTES = 1 << 20, OPEN_FOLDERS = 32 };
 
 int template_files_make_folder(const char *path, struct error *err)
@@ -40,22 +42,9 @@ int template_files_read(const char *path, size_t limit, char **ret_text)
     if (fd < 0)
         return -errno;
     char *text = malloc(limit + 1);
-    size_t size = 0;
-    while (text != NULL && size <= limit) {
-        ssize_t got = read(fd, text + size, limit + 1 - size);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            r = got < 0 ? -errno : 0;
-            break;
-        }
-        size += (size_t)got;
-    }
+    ssize_t size = text == NULL ? -ENOMEM : fd_read_all(fd, text, limit + 1);
     close(fd);
-    if (text == NULL)
-        return -ENOMEM;
-    if (r == 0 && size > limit)
-        r = -EFBIG;
+    r = size < 0 ? (int)size : (size_t)size > limit ? -EFBIG : 0;
     if (r < 0) {
         free(text);
         return r;
@@ -68,16 +57,11 @@ int template_files_read(const char *path, size_t limit, char **ret_text)
 int template_files_write(const char *path, const char *text)
 {
     char temporary[4096];
-    size_t size = strlen(text), at = 0;
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", path) >= sizeof temporary)
         return -ENAMETOOLONG;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), r = fd < 0 ? -errno : 0;
-    while (r == 0 && at < size) {
-        ssize_t written = write(fd, text + at, size - at);
-        if (written < 0 && errno != EINTR)
-            r = -errno;
-        at += written > 0 ? (size_t)written : 0;
-    }
+    if (r == 0)
+        r = fd_write_all(fd, text, strlen(text));
     if (fd >= 0)
         close(fd);
     if (r == 0 && rename(temporary, path) < 0)

@@ -2,6 +2,7 @@
 #include "vmglue/template_spool.h"
 
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 #include "vmglue/template_files.h"
 
 #include <errno.h>
@@ -128,12 +129,8 @@ static int receive(struct template_spool *spool, struct upload *upload, int fd,
             break;
         }
         r = reserve(spool, upload, (size_t)got, err);
-        for (ssize_t at = 0; r == 0 && at < got;) {
-            ssize_t written = write(fd, buffer + at, (size_t)(got - at));
-            if (written < 0 && errno != EINTR)
-                r = error_set(err, -errno, "the upload cannot be kept: %s", strerror(errno));
-            at += written > 0 ? written : 0;
-        }
+        if (r == 0 && (r = fd_write_all(fd, buffer, (size_t)got)) < 0)
+            error_set(err, r, "the upload cannot be kept: %s", strerror(-r));
     }
     free(buffer);
     if (r == 0 && upload->size_bytes == 0)

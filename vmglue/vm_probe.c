@@ -3,6 +3,7 @@
 // support). Only booting tells: the kernel must come as far as starting its first process, within a time
 // limit.
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 #include "vmglue/json.h"
 #include "vmglue/qemu_process.h"
 #include "vmglue/qmp.h"
@@ -113,12 +114,9 @@ static void remove_directory(const char *directory)
 // What the answer depends on: this boot of the host, this VMM's name, this kernel.
 static void make_key(const struct vm_config *config, char *buffer, size_t size)
 {
-    char boot[64] = "";
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
-    if (fd >= 0)
-        close(fd);
-    boot[got > 0 ? strcspn(boot, "\n") : 0] = 0;
+    char boot[64];
+    fd_read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    boot[strcspn(boot, "\n")] = 0;
     struct stat kernel = {0};
     stat(config->kernel_path, &kernel);
     snprintf(buffer, size, "%s %s %s %llu.%llu", boot, config->vmm_path != NULL ? config->vmm_path : "qemu",

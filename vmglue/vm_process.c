@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/vm_process.h"
 
+#include "blockstore/fd.h"
 #include "vmglue/vm_confine.h"
 
 #include <dirent.h>
@@ -326,16 +327,7 @@ static ssize_t read_proc(pid_t pid, const char *name, char *buffer, size_t size)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    size_t used = 0;
-    ssize_t got;
-    while (used < size - 1 && (got = read(fd, buffer + used, size - 1 - used)) > 0)
-        used += (size_t)got;
-    close(fd);
-    buffer[used] = 0;
-    return (ssize_t)used;
+    return fd_read_text(AT_FDCWD, path, buffer, size);
 }
 
 int vm_process_identify(pid_t pid, struct vm_process_identity *ret_identity)

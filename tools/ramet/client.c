@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/client.h"
 
+#include "blockstore/fd.h"
 #include "tools/ramet/connection.h"
 #include "vmglue/json_fields.h"
 
@@ -56,21 +57,6 @@ static int broken(const struct client *client, struct error *err, int code)
             err, code, "the connection to the daemon broke off (%s); see the daemon's log", strerror(-code));
 }
 
-static int send_all(int fd, const void *bytes, size_t size)
-{
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0)
-            return -errno;
-        at += sent;
-        size -= (size_t)sent;
-    }
-    return 0;
-}
-
 // Is anybody at home? Asked when a call has been silent for long: a machine that boots takes its time, but
 // then the daemon still answers others.
 bool client_is_alive(const struct server *server)
@@ -84,7 +70,7 @@ bool client_is_alive(const struct server *server)
     if (connection_open(server, &fd, &err) < 0)
         return false;
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-    bool alive = send_all(fd, question, (size_t)size) == 0 && poll(&poll_fd, 1, ALIVE_SECS * 1000) > 0 &&
+    bool alive = fd_send_all(fd, question, (size_t)size) == 0 && poll(&poll_fd, 1, ALIVE_SECS * 1000) > 0 &&
                  recv(fd, answer, sizeof answer, MSG_DONTWAIT) > 0;
     close(fd);
     return alive;

@@ -3,6 +3,7 @@
 // they stand in no list of processes and no shell's history.
 #include "tools/ramet/cli.h"
 #include "tools/ramet/resource.h"
+#include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -41,26 +42,17 @@ static int list(struct cli *cli, const struct verb *verb, char **argv)
 // All of standard input, without its last line end; NULL: it has said why.
 static json_t *read_value(const struct verb *verb)
 {
-    char *bytes = malloc(VALUE_BYTES_MAX + 2);
-    size_t size = 0;
-    ssize_t got = 1;
+    char *bytes = NULL;
+    size_t size;
+    json_t *value = NULL;
     if (isatty(STDIN_FILENO))
         cli_note("reading the value from this terminal, up to Ctrl-D");
-    while (bytes != NULL && got > 0 && size <= VALUE_BYTES_MAX) {
-        got = read(STDIN_FILENO, bytes + size, VALUE_BYTES_MAX + 1 - size);
-        if (got < 0 && errno == EINTR)
-            got = 1;
-        else if (got > 0)
-            size += (size_t)got;
-    }
-    if (bytes == NULL)
-        abort();
-    json_t *value = NULL;
-    if (got < 0)
-        cli_fail(verb, "standard input cannot be read: %s", strerror(errno));
-    else if (size > VALUE_BYTES_MAX)
+    int r = stream_read_all(STDIN_FILENO, VALUE_BYTES_MAX, &bytes, &size);
+    if (r == -EFBIG)
         cli_fail(
                 verb, "the value is larger than %d KiB; big data belongs into files", VALUE_BYTES_MAX / 1024);
+    else if (r < 0)
+        cli_fail(verb, "standard input cannot be read: %s", strerror(-r));
     else if ((value = json_stringn(bytes, size - (size > 0 && bytes[size - 1] == '\n'))) == NULL)
         cli_fail(verb, "the value is not UTF-8; a variable can hold it as base64");
     free(bytes);

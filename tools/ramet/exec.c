@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "blockstore/fd.h"
 #include "tools/ramet/cli.h"
 #include "tools/ramet/env_option.h"
 #include "tools/ramet/shell.h"
@@ -17,28 +18,17 @@ enum { STDIN_MAX_BYTES = 16 << 20, STATUS_TIMED_OUT = 124 };
 // Standard input up to its end, as base64: JSON cannot carry every byte.
 static char *read_stdin(const struct verb *verb)
 {
-    size_t size = 0, capacity = 65536;
-    char *bytes = malloc(capacity);
-    for (;;) {
-        if (bytes != NULL && size == capacity)
-            bytes = realloc(bytes, capacity *= 2);
-        if (bytes == NULL)
-            abort();
-        ssize_t got = read(STDIN_FILENO, bytes + size, capacity - size);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            cli_fail(verb, "standard input cannot be read: %s", strerror(errno));
-        if (got <= 0)
-            break;
-        size += (size_t)got;
-        if (size > STDIN_MAX_BYTES) {
-            cli_fail(verb, "standard input is larger than 16 MiB; copy it with `ramet cp - NAME:FILE` and "
-                           "read the file");
-            free(bytes);
-            return NULL;
-        }
-    }
+    char *bytes;
+    size_t size;
+    int r = stream_read_all(STDIN_FILENO, STDIN_MAX_BYTES, &bytes, &size);
+    if (r == -EFBIG)
+        cli_fail(verb,
+                "standard input is larger than 16 MiB; copy it with `ramet cp - NAME:FILE` and read the "
+                "file");
+    else if (r < 0)
+        cli_fail(verb, "standard input cannot be read: %s", strerror(-r));
+    if (r < 0)
+        return NULL;
     char *text = shell_quote_base64(bytes, size);
     free(bytes);
     return text;

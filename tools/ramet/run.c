@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "blockstore/fd.h"
 #include "tools/ramet/cli.h"
 #include "tools/ramet/shell_quote.h"
 #include "tools/ramet/stream.h"
@@ -39,30 +40,16 @@ static void write_text(struct run_state *state, int fd, const json_t *text)
 
 static char *read_code(const struct verb *verb, int fd, const char *name)
 {
-    size_t size = 0, capacity = 65536;
-    char *text = malloc(capacity);
-    for (;;) {
-        if (text != NULL && size + 1 >= capacity)
-            text = realloc(text, capacity *= 2);
-        if (text == NULL)
-            abort();
-        ssize_t got = read(fd, text + size, capacity - size - 1);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            cli_fail(verb, "%s cannot be read: %s", name, strerror(errno));
-        size += got > 0 ? (size_t)got : 0;
-        if (size > CODE_MAX_BYTES)
-            cli_fail(verb, "%s is larger than 8 MiB; copy it into the sandbox with `ramet cp` and import it",
-                    name);
-        if (got < 0 || size > CODE_MAX_BYTES) {
-            free(text);
-            return NULL;
-        }
-        if (got == 0)
-            break;
-    }
-    text[size] = '\0';
+    char *text;
+    size_t size;
+    int r = stream_read_all(fd, CODE_MAX_BYTES, &text, &size);
+    if (r == -EFBIG)
+        cli_fail(verb, "%s is larger than 8 MiB; copy it into the sandbox with `ramet cp` and import it",
+                name);
+    else if (r < 0)
+        cli_fail(verb, "%s cannot be read: %s", name, strerror(-r));
+    if (r < 0)
+        return NULL;
     if (strlen(text) != size) {
         cli_fail(verb, "%s is no text: it holds a zero character", name);
         free(text);
@@ -116,11 +103,9 @@ static void save_content(struct run_state *state, const json_t *result, size_t k
         state->status = CLI_FAILED;
     } else {
         const char *from = bytes != NULL ? bytes : json_string_value(value);
-        ssize_t written = 1;
-        for (size_t done = 0; done < size && written > 0; done += (size_t)written)
-            written = write(file.fd, from + done, size - done);
-        if (written < 0) {
-            state->status = cli_fail(state->verb, "%s cannot be written: %s", path, strerror(errno));
+        int r = fd_write_all(file.fd, from, size);
+        if (r < 0) {
+            state->status = cli_fail(state->verb, "%s cannot be written: %s", path, strerror(-r));
             stream_file_discard(&file);
         } else if (stream_file_publish(state->verb, &file) != CLI_DONE) {
             state->status = CLI_FAILED;

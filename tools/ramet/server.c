@@ -10,6 +10,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "blockstore/fd.h"
+
 enum { PORT_HTTP = 80, PORT_HTTPS = 443 };
 
 void server_of_run_dir(const char *run_dir, struct server *ret_server)
@@ -129,14 +131,9 @@ int server_set_key(struct server *server, const char *key, const char *from, str
 int server_read_key(struct server *server, const char *file, struct error *err)
 {
     char text[SERVER_KEY_MAX + 8];
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    int code = -errno;
-    if (fd >= 0)
-        close(fd);
-    if (size < 0)
-        return error_set(err, code, "the key file %s cannot be read: %s", file, strerror(-code));
-    text[size] = '\0';
+    int r = (int)fd_read_text(AT_FDCWD, file, text, sizeof text);
+    if (r < 0)
+        return error_set(err, r, "the key file %s cannot be read: %s", file, strerror(-r));
     return server_set_key(server, text, file, err);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/stream.h"
 
+#include "blockstore/fd.h"
 #include "tools/ramet/interrupt.h"
 
 #include <errno.h>
@@ -44,6 +45,30 @@ static int send_all(const struct verb *verb, struct client *client, int fd, uint
     return status;
 }
 
+int stream_read_all(int fd, size_t limit, char **ret_bytes, size_t *ret_size)
+{
+    size_t size = 0, room = 65536;
+    char *bytes = NULL;
+    for (;;) {
+        bytes = realloc(bytes, size + room + 1);
+        if (bytes == NULL)
+            abort();
+        ssize_t got = fd_read_all(fd, bytes + size, room);
+        size += got > 0 ? (size_t)got : 0;
+        if (got < 0 || size > limit) {
+            free(bytes);
+            return got < 0 ? (int)got : -EFBIG;
+        }
+        if ((size_t)got < room)
+            break;
+        room = size;
+    }
+    bytes[size] = '\0';
+    *ret_bytes = bytes;
+    *ret_size = size;
+    return 0;
+}
+
 int stream_upload(struct cli *cli, const struct verb *verb, const char *method, const char *path, int fd,
         uint64_t size, const char *name, json_t **ret_json)
 {
@@ -76,19 +101,12 @@ int stream_upload(struct cli *cli, const struct verb *verb, const char *method, 
 
 int stream_pass(const struct verb *verb, int fd, const void *bytes, size_t size)
 {
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t written = write(fd, at, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0 && errno == EPIPE)
-            return CLI_PIPE_CLOSED;
-        if (written < 0)
-            return cli_fail(verb, "standard %s cannot be written: %s",
-                    fd == STDOUT_FILENO ? "output" : "error", strerror(errno));
-        at += written;
-        size -= (size_t)written;
-    }
+    int r = fd_write_all(fd, bytes, size);
+    if (r == -EPIPE)
+        return CLI_PIPE_CLOSED;
+    if (r < 0)
+        return cli_fail(verb, "standard %s cannot be written: %s", fd == STDOUT_FILENO ? "output" : "error",
+                strerror(-r));
     return CLI_DONE;
 }
 
@@ -115,19 +133,13 @@ int stream_receive(const struct verb *verb, struct client *client, int fd, const
     while (status == CLI_DONE && (got = client_read(client, buffer, COPY_BYTES, &err)) != 0) {
         if (got < 0)
             status = cli_fail(verb, "%s", err.text);
-        for (ssize_t done = 0; got > 0 && done < got;) {
-            ssize_t written = write(fd, buffer + done, (size_t)(got - done));
-            if (written < 0 && errno == EINTR)
-                continue;
-            if (written < 0) {
-                status = errno == EPIPE && fd == STDOUT_FILENO
-                                 ? CLI_PIPE_CLOSED
-                                 : cli_fail(verb, "%s cannot be written: %s", name, strerror(errno));
-                break;
-            }
-            done += written;
-            total += (uint64_t)written;
-        }
+        int r = got > 0 ? fd_write_all(fd, buffer, (size_t)got) : 0;
+        if (r == -EPIPE && fd == STDOUT_FILENO)
+            status = CLI_PIPE_CLOSED;
+        else if (r < 0)
+            status = cli_fail(verb, "%s cannot be written: %s", name, strerror(-r));
+        else if (got > 0)
+            total += (uint64_t)got;
         if (progress != NULL)
             progress_amount(progress, total);
     }

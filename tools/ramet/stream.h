@@ -19,6 +19,9 @@ void stream_end_with_reader(void);
 int stream_receive(const struct verb *verb, struct client *client, int fd, const char *name,
         struct progress *progress, uint64_t *ret_bytes);
 
+// All that fd gives, with a zero behind it; malloc'ed. -EFBIG: more than `limit` bytes. Nobody is told why.
+int stream_read_all(int fd, size_t limit, char **ret_bytes, size_t *ret_size);
+
 // A temporary neighbour of `path`.
 struct stream_file {
     const char *path;

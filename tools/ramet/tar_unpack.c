@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A parser that is fed with whatever pieces come. Each member's folder is opened component by component,
 // never through a link, so that no name leads out of the target folder, whatever was unpacked before it.
+#include "blockstore/fd.h"
 #include "tools/ramet/tar.h"
 #include "tools/ramet/tar_header.h"
 
@@ -303,16 +304,12 @@ static int take_body(struct tar_unpack *unpack, const char *bytes, size_t size, 
         memcpy(unpack->text + unpack->text_size, bytes, size);
         unpack->text_size += size;
     }
-    while (unpack->state == BODY && size > 0) {
-        ssize_t written = write(unpack->fd, bytes, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            return error_set(err, -errno, "a file cannot be written: %s", strerror(errno));
-        bytes += written;
-        size -= (size_t)written;
-        unpack->totals.bytes += (uint64_t)written;
-    }
+    if (unpack->state != BODY)
+        return 0;
+    int r = fd_write_all(unpack->fd, bytes, size);
+    if (r < 0)
+        return error_set(err, r, "a file cannot be written: %s", strerror(-r));
+    unpack->totals.bytes += size;
     return 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ramet/upgrade.h"
 
+#include "blockstore/fd.h"
 #include "tools/ramet/client.h"
 #include "tools/ramet/connection.h"
 #include "vmglue/json_fields.h"
@@ -14,20 +15,6 @@
 #include <unistd.h>
 
 enum { REQUEST_MAX = 16384, BODY_MAX = 8192, ANSWER_SECS = 30 };
-
-static bool send_all(int fd, const char *at, size_t size)
-{
-    while (size > 0) {
-        ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0)
-            return false;
-        at += sent;
-        size -= (size_t)sent;
-    }
-    return true;
-}
 
 // 1 byte, 0 at the end, -ETIMEDOUT.
 static int take_byte(int fd, char *ret_byte)
@@ -85,7 +72,7 @@ int upgrade_open(const struct server *server, const char *path, const char *prot
             path, server->host[0] != '\0' ? server->host : "ramet", protocol, credentials, lines);
     if ((size_t)size >= sizeof request)
         r = error_set(err, -EMSGSIZE, "the command is too long for a terminal; put it into a script");
-    else if (!send_all(fd, request, (size_t)size))
+    else if (fd_send_all(fd, request, (size_t)size) < 0)
         r = error_set(err, -EPIPE, "the daemon broke the connection off; see its log");
     else if ((r = read_head(fd, ret_head, head_capacity)) < 0)
         error_set(err, r,

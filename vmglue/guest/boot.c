@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/guest/boot.h"
 
+#include "blockstore/fd.h"
 #include "vmglue/guest/cgroup.h"
 #include "vmglue/guest/identity.h"
 #include "vmglue/guest/network.h"
@@ -45,12 +46,8 @@ void boot_say(const char *format, ...)
 
 void boot_parameter(const char *name, const char *fallback, char *ret_value, size_t size)
 {
-    char line[4096] = "";
-    int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, line, sizeof line - 1);
-    if (fd >= 0)
-        close(fd);
-    line[got > 0 ? got : 0] = 0;
+    char line[4096];
+    fd_read_text(AT_FDCWD, "/proc/cmdline", line, sizeof line);
     snprintf(ret_value, size, "%s", fallback);
     size_t length = strlen(name);
     for (char *word = strtok(line, " \n"); word != NULL; word = strtok(NULL, " \n")) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk's own init, and the files that come with the initramfs for programs in the machine.
+#include "blockstore/fd.h"
 #include "vmglue/guest/boot.h"
 
 #include "vmglue/guest/cgroup.h"
@@ -41,7 +42,7 @@ static int copy_file(int from_dir, int to_dir, const char *name)
     int to = from < 0 ? -1 : openat(to_dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     int result = to < 0 ? -errno : 0;
     while (result == 0 && (got = read(from, bytes, sizeof bytes)) > 0)
-        result = write(to, bytes, (size_t)got) == got ? 0 : -ENOSPC;
+        result = fd_write_all(to, bytes, (size_t)got);
     if (got < 0)
         result = -errno;
     if (from >= 0)

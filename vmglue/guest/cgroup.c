@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "blockstore/fd.h"
+
 // How far down cgroups that processes made themselves are followed.
 enum { CGROUP_DEPTH = 8 };
 
@@ -36,28 +38,15 @@ static int write_text(int dir, const char *name, const char *text)
     return result;
 }
 
-static ssize_t read_text(int dir, const char *name, char *ret_text, size_t size)
-{
-    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    ssize_t got = read(fd, ret_text, size - 1);
-    if (got < 0)
-        got = -errno;
-    close(fd);
-    ret_text[got > 0 ? got : 0] = 0;
-    return got;
-}
-
 // A fork bomb must leave the kernel enough to run the agent and its helpers.
 static void limit_processes(void)
 {
     char text[32];
     int proc = open("/proc/sys/kernel", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     long limit = 0;
-    if (proc >= 0 && read_text(proc, "threads-max", text, sizeof text) > 0)
+    if (proc >= 0 && fd_read_text(proc, "threads-max", text, sizeof text) > 0)
         limit = atol(text);
-    if (proc >= 0 && read_text(proc, "pid_max", text, sizeof text) > 0 && atol(text) < limit)
+    if (proc >= 0 && fd_read_text(proc, "pid_max", text, sizeof text) > 0 && atol(text) < limit)
         limit = atol(text);
     if (proc >= 0)
         close(proc);
@@ -177,7 +166,7 @@ static int signal_below(int dir, int depth, int number)
 {
     static char text[65536];
     int reached = 0;
-    if (read_text(dir, "cgroup.procs", text, sizeof text) > 0) {
+    if (fd_read_text(dir, "cgroup.procs", text, sizeof text) > 0) {
         for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n"))
             reached += atoi(at) > 1 && kill(atoi(at), number) == 0;
     }
@@ -284,7 +273,7 @@ static bool describe_if_unfrozen(int pid, char *ret_text, size_t size)
 {
     char path[40], name[64], place[64];
     snprintf(path, sizeof path, "/proc/%d/wchan", pid);
-    if (read_text(AT_FDCWD, path, place, sizeof place) <= 0)
+    if (fd_read_text(AT_FDCWD, path, place, sizeof place) <= 0)
         return false;
     static const char *const good[] = {"do_freezer_trap", "get_signal", "do_signal_stop", "ptrace_stop"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -292,7 +281,7 @@ static bool describe_if_unfrozen(int pid, char *ret_text, size_t size)
             return false;
     }
     snprintf(path, sizeof path, "/proc/%d/comm", pid);
-    if (read_text(AT_FDCWD, path, name, sizeof name) <= 0)
+    if (fd_read_text(AT_FDCWD, path, name, sizeof name) <= 0)
         return false;
     name[strcspn(name, "\n")] = 0;
     bool running = strcmp(place, "0") == 0;
@@ -304,7 +293,7 @@ static bool describe_if_unfrozen(int pid, char *ret_text, size_t size)
 static bool describe_in(int dir, char *ret_text, size_t size)
 {
     char text[8192];
-    if (dir < 0 || read_text(dir, "cgroup.procs", text, sizeof text) <= 0)
+    if (dir < 0 || fd_read_text(dir, "cgroup.procs", text, sizeof text) <= 0)
         return false;
     for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n")) {
         if (describe_if_unfrozen(atoi(at), ret_text, size))

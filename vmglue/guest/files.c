@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/guest/files.h"
 
+#include "blockstore/fd.h"
 #include "vmglue/guest/files_internal.h"
 #include "vmglue/guest/job.h"
 
@@ -81,36 +82,32 @@ static int do_stat(const struct files_place *place)
     return result;
 }
 
-int files_write_all(int fd, const void *bytes, size_t size)
+bool files_open(const struct files_place *place, int *ret_fd, struct stat *ret_stat, int *ret_status)
 {
-    const uint8_t *at = bytes;
-    while (size > 0) {
-        ssize_t written = write(fd, at, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            return -errno;
-        at += written;
-        size -= (size_t)written;
-    }
-    return 0;
+    int fd = open(place->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *ret_fd = fd;
+    if (fd < 0 || fstat(fd, ret_stat) < 0)
+        *ret_status = files_answer(-errno, NULL, "%s: %s", place->path, strerror(errno));
+    else if (S_ISDIR(ret_stat->st_mode))
+        *ret_status = files_answer(-EISDIR, NULL, "%s is a directory", place->path);
+    else if (!S_ISREG(ret_stat->st_mode))
+        *ret_status = files_answer(
+                -EINVAL, NULL, "%s is a device, a pipe or a socket: only files can be read", place->path);
+    else
+        return true;
+    return false;
 }
 
 static int do_read(const struct files_place *place)
 {
     static uint8_t buffer[65536];
-    int fd = open(place->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return files_answer(-errno, NULL, "%s: %s", place->path, strerror(errno));
-    if (S_ISDIR(st.st_mode))
-        return files_answer(-EISDIR, NULL, "%s is a directory", place->path);
-    if (!S_ISREG(st.st_mode))
-        return files_answer(
-                -EINVAL, NULL, "%s is a device, a pipe or a socket: only files can be read", place->path);
+    int fd, status;
+    if (!files_open(place, &fd, &st, &status))
+        return status;
     ssize_t got;
     while ((got = read(fd, buffer, sizeof buffer)) > 0) {
-        if (files_write_all(STDOUT_FILENO, buffer, (size_t)got) < 0)
+        if (fd_write_all(STDOUT_FILENO, buffer, (size_t)got) < 0)
             return 1;
     }
     if (got < 0)
@@ -129,8 +126,8 @@ static int send_entry(int dir, const char *name)
     pack_stat(&entry, &st);
     agent_builder_u32(&record, (uint32_t)entry.size);
     agent_builder_bytes(&record, entry.bytes, entry.size);
-    int result = record.failed || entry.failed ? -ENOMEM
-                                               : files_write_all(STDOUT_FILENO, record.bytes, record.size);
+    int result =
+            record.failed || entry.failed ? -ENOMEM : fd_write_all(STDOUT_FILENO, record.bytes, record.size);
     agent_builder_free(&entry);
     agent_builder_free(&record);
     return result;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading a part of a file, moving, modes.
+#include "blockstore/fd.h"
 #include "vmglue/guest/files_internal.h"
 #include "vmglue/guest/job.h"
 
@@ -14,22 +15,17 @@
 int files_read_range(const struct files_place *place, uint64_t offset, uint64_t length)
 {
     static uint8_t buffer[65536];
-    int fd = open(place->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return files_answer(-errno, NULL, "%s: %s", place->path, strerror(errno));
-    if (S_ISDIR(st.st_mode))
-        return files_answer(-EISDIR, NULL, "%s is a directory", place->path);
-    if (!S_ISREG(st.st_mode))
-        return files_answer(
-                -EINVAL, NULL, "%s is a device, a pipe or a socket: only files can be read", place->path);
+    int fd, status;
+    if (!files_open(place, &fd, &st, &status))
+        return status;
     ssize_t got = 0;
     while (length > 0 && offset < INT64_MAX) {
         size_t wanted = length < sizeof buffer ? (size_t)length : sizeof buffer;
         got = pread(fd, buffer, wanted, (off_t)offset);
         if (got <= 0)
             break;
-        if (files_write_all(STDOUT_FILENO, buffer, (size_t)got) < 0)
+        if (fd_write_all(STDOUT_FILENO, buffer, (size_t)got) < 0)
             return 1;
         offset += (uint64_t)got;
         length -= (uint64_t)got;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What files.c and files_store.c share; all of it runs in helper processes.
+// What files*.c share; all of it runs in helper processes.
 #pragma once
 
 #include "vmglue/agent_protocol.h"
 #include "vmglue/guest/users.h"
 
 #include <limits.h>
+#include <stdbool.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 struct files_place {
@@ -18,7 +20,8 @@ int files_path(const char *path, struct files_place *ret_place);
 // Sends the helper's result and returns its exit code.
 __attribute__((format(printf, 3, 4))) int files_answer(
         int status, const struct agent_builder *fields, const char *format, ...);
-int files_write_all(int fd, const void *bytes, size_t size);
+// A file that can be read. false: it cannot, the answer says so, and the helper ends with *ret_status.
+bool files_open(const struct files_place *place, int *ret_fd, struct stat *ret_stat, int *ret_status);
 
 // What a file that is being written will be: its own place, where it is made, owner and mode.
 struct files_target {

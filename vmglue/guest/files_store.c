@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing a file: into a temporary name in the same directory, renamed over the target when the commit byte
 // says that the input was whole. What a link points to is replaced, not the link.
+#include "blockstore/fd.h"
 #include "vmglue/guest/files_internal.h"
 #include "vmglue/guest/job.h"
 
@@ -139,7 +140,7 @@ int files_copy_input(int fd, uint64_t *ret_size)
     while ((got = read(STDIN_FILENO, buffer, sizeof buffer)) != 0) {
         if (got < 0 && errno == EINTR)
             continue;
-        int result = got < 0 ? -errno : files_write_all(fd, buffer, (size_t)got);
+        int result = got < 0 ? -errno : fd_write_all(fd, buffer, (size_t)got);
         if (result < 0)
             return result;
         *ret_size += (uint64_t)got;

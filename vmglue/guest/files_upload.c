@@ -2,6 +2,7 @@
 // Uploads that go on where they were cut off: the bytes are in a file beside the target; a record in the
 // state folder, named by the upload's id, says where, so that it outlives the session, the agent and the
 // machine's rest. What nobody has touched for a day is removed when the next one begins.
+#include "blockstore/fd.h"
 #include "vmglue/guest/files_internal.h"
 #include "vmglue/guest/identity.h"
 #include "vmglue/guest/job.h"
@@ -37,7 +38,7 @@ static int write_record(const struct upload *upload)
     agent_builder_string(&record, upload->target.temporary);
     agent_builder_string(&record, upload->place.path);
     int fd = record.failed ? -1 : open(upload->record, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    int result = fd < 0 ? (record.failed ? -ENOMEM : -errno) : files_write_all(fd, record.bytes, record.size);
+    int result = fd < 0 ? (record.failed ? -ENOMEM : -errno) : fd_write_all(fd, record.bytes, record.size);
     if (fd >= 0 && close(fd) < 0 && result == 0)
         result = -errno;
     if (fd >= 0 && result < 0)

@@ -2,6 +2,7 @@
 // Watching a file or a directory: a helper that reads inotify and writes records to its output. While the
 // host does not read, the helper's pipe is full and the kernel's queue fills; then events are lost, and an
 // event says so.
+#include "blockstore/fd.h"
 #include "vmglue/guest/files_internal.h"
 #include "vmglue/guest/job.h"
 
@@ -38,7 +39,7 @@ static void report(enum agent_watch_kind kind, const char *path, const char *oth
     agent_builder_string(&event, other);
     agent_builder_u32(&record, (uint32_t)event.size);
     agent_builder_bytes(&record, event.bytes, event.size);
-    if (record.failed || event.failed || files_write_all(STDOUT_FILENO, record.bytes, record.size) < 0)
+    if (record.failed || event.failed || fd_write_all(STDOUT_FILENO, record.bytes, record.size) < 0)
         _exit(1);
     agent_builder_free(&event);
     agent_builder_free(&record);

@@ -4,6 +4,7 @@
 #include "vmglue/guest/identity.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <linux/random.h>
 #include <net/if.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 
 enum { SEED_BYTES = 64 };
 
@@ -227,13 +229,8 @@ void identity_boot(const char *hostname)
                 (unsigned long long)words[1]);
         set_machine_id(text);
     }
-    text[0] = 0;
     snprintf(path, sizeof path, "%s/hostname", files.etc);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, 64);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = 0;
+    fd_read_text(AT_FDCWD, path, text, HOST_NAME_MAX + 1);
     text[strcspn(text, " \t\r\n")] = 0;
     if (hostname[0] != 0)
         set_hostname(hostname);

@@ -2,6 +2,7 @@
 #include "vmglue/guest/job.h"
 
 #include "blockstore/clock.h"
+#include "blockstore/fd.h"
 #include "vmglue/guest/background.h"
 #include "vmglue/guest/cgroup.h"
 #include "vmglue/guest/dial.h"
@@ -72,11 +73,7 @@ static void job_free(struct job *job)
 static uint64_t out_of_memory_kills(void)
 {
     char text[8192];
-    int fd = open("/proc/vmstat", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = 0;
+    fd_read_text(AT_FDCWD, "/proc/vmstat", text, sizeof text);
     const char *at = strstr(text, "\noom_kill ");
     return at == NULL ? 0 : strtoull(at + 10, NULL, 10);
 }

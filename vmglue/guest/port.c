@@ -3,6 +3,7 @@
 // level-triggered loop would spin. Each wake-up reads until there is nothing more and writes what it can.
 #include "vmglue/guest/port.h"
 
+#include "blockstore/fd.h"
 #include "vmglue/guest/loop.h"
 
 #include <dirent.h>
@@ -172,14 +173,10 @@ static int virtio_find(const char *name, char *ret_path, size_t size)
     int found = -ENOENT;
     struct dirent *entry;
     while (found < 0 && (entry = readdir(ports)) != NULL) {
-        char path[300], text[64] = "";
+        char path[300], text[64];
         snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", entry->d_name);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            continue;
-        ssize_t got = read(fd, text, sizeof text - 1);
-        close(fd);
-        text[got > 0 ? strcspn(text, "\n") : 0] = 0;
+        fd_read_text(AT_FDCWD, path, text, sizeof text);
+        text[strcspn(text, "\n")] = 0;
         if (strcmp(text, name) == 0) {
             snprintf(ret_path, size, "/dev/%s", entry->d_name);
             found = 0;
