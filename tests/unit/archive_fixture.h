@@ -2,9 +2,9 @@
 // Two stores and streams in memory: what the tests of archives share.
 #pragma once
 
-#include "blockstore/io_ring.h"
 #include "snapshot/archive.h"
 #include "snapshot/passing.h"
+#include "tests/unit/store_fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,55 +20,16 @@
 #endif
 enum { SHARDS = 2, FILE_BYTES = FIXTURE_FILE_BYTES, BUDGET_FILES = 24 };
 
-struct side { // one store
-    char directory[64];
-    struct loop *loops[SHARDS];
-    struct store *store;
-};
 struct world {
-    struct side from, to;
+    struct store_fixture from, to;
 };
 
-static inline void side_open_as(struct side *side, const struct store_config *config)
+static inline void side_make(struct store_fixture *side)
 {
-    struct error err = {0};
-    for (unsigned i = 0; i < SHARDS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &side->loops[i]), 0);
-    int r = store_open(side->loops, SHARDS, side->directory, config, &side->store, &err);
-    if (r < 0)
-        fail_msg("open: %s", err.text);
-    for (unsigned i = 0; i < SHARDS; i++)
-        assert_int_equal(io_ring_thread_start(side->loops[i]), 0);
-}
-
-static inline void side_open(struct side *side)
-{
-    side_open_as(side, NULL);
-}
-
-static inline void side_close(struct side *side)
-{
-    for (unsigned i = 0; i < SHARDS; i++)
-        io_ring_thread_stop(side->loops[i]);
-    side->store = store_close(side->store);
-    for (unsigned i = 0; i < SHARDS; i++)
-        side->loops[i] = io_ring_loop_destroy(side->loops[i]);
-}
-
-static inline void side_make(struct side *side)
-{
-    struct loop *loop;
-    struct error err = {0};
-    struct store_config config = {
+    const struct store_config config = {
             .log_file_bytes = FILE_BYTES, .log_budget_bytes = (uint64_t)FILE_BYTES * BUDGET_FILES};
-    strcpy(side->directory, "test_archive.XXXXXX");
-    assert_non_null(mkdtemp(side->directory));
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    int r = store_init(loop, side->directory, &config, &err);
-    if (r < 0)
-        fail_msg("init: %s", err.text);
-    io_ring_loop_destroy(loop);
-    side_open(side);
+    store_fixture_init(side, "test_archive.XXXXXX", SHARDS, &config);
+    store_fixture_open(side);
 }
 
 static inline int setup(void **state)
@@ -83,13 +44,10 @@ static inline int setup(void **state)
 static inline int teardown(void **state)
 {
     struct world *world = *state;
-    char command[192];
-    side_close(&world->from);
-    side_close(&world->to);
-    snprintf(command, sizeof command, "rm -rf %s %s", world->from.directory, world->to.directory);
-    int r = system(command);
+    store_fixture_remove(&world->from);
+    store_fixture_remove(&world->to);
     free(world);
-    return r;
+    return 0;
 }
 
 // ---- Streams in memory ----
@@ -123,7 +81,7 @@ static inline ssize_t memory_read(void *context, void *buffer, size_t capacity)
     return (ssize_t)part;
 }
 
-static inline int import(struct side *side, struct memory *memory, struct error *err)
+static inline int import(struct store_fixture *side, struct memory *memory, struct error *err)
 {
     struct archive_import_config config = {.read = memory_read, .context = memory};
     struct archive_result result;

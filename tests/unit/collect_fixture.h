@@ -3,9 +3,9 @@
 // is known by a number: the same number gives the same bytes, 0 gives zeros.
 #pragma once
 
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,71 +20,25 @@
 
 enum { FIXTURE_LOOPS = 3 };
 
-struct fixture {
-    char directory[64];
-    struct loop *loops[FIXTURE_LOOPS];
-    struct store *store;
-    struct store_config config;
-    uint64_t random;
-};
-
-static inline uint64_t fixture_random(struct fixture *f, uint64_t limit)
+static inline uint64_t fixture_random(struct store_fixture *f, uint64_t limit)
 {
     f->random = f->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (f->random >> 33) % limit;
 }
 
-static inline void fixture_open(struct fixture *f)
+static inline struct store_fixture *fixture_new(const char *parent, const struct store_config *config)
 {
-    struct error err = {0};
-    for (unsigned i = 0; i < FIXTURE_LOOPS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &f->loops[i]), 0);
-    int r = store_open(f->loops, FIXTURE_LOOPS, f->directory, &f->config, &f->store, &err);
-    if (r < 0)
-        fail_msg("open: %s", err.text);
-    for (unsigned i = 0; i < FIXTURE_LOOPS; i++)
-        assert_int_equal(io_ring_thread_start(f->loops[i]), 0);
-}
-
-static inline void fixture_close(struct fixture *f)
-{
-    for (unsigned i = 0; i < FIXTURE_LOOPS; i++)
-        io_ring_thread_stop(f->loops[i]);
-    f->store = store_close(f->store);
-    for (unsigned i = 0; i < FIXTURE_LOOPS; i++)
-        f->loops[i] = io_ring_loop_destroy(f->loops[i]);
-}
-
-static inline void fixture_reopen(struct fixture *f)
-{
-    fixture_close(f);
-    fixture_open(f);
-}
-
-static inline struct fixture *fixture_new(const char *parent, const struct store_config *config)
-{
-    struct fixture *f = calloc(1, sizeof *f);
-    snprintf(f->directory, sizeof f->directory, "%s%sfixture.XXXXXX", parent, parent[0] != 0 ? "/" : "");
-    assert_non_null(mkdtemp(f->directory));
-    f->config = *config;
-    f->random = 7;
-    struct loop *loop;
-    struct error err = {0};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    int r = store_init(loop, f->directory, config, &err);
-    if (r < 0)
-        fail_msg("init: %s", err.text);
-    io_ring_loop_destroy(loop);
-    fixture_open(f);
+    struct store_fixture *f = calloc(1, sizeof *f);
+    char directory[sizeof f->directory];
+    snprintf(directory, sizeof directory, "%s%sfixture.XXXXXX", parent, parent[0] != 0 ? "/" : "");
+    store_fixture_init(f, directory, FIXTURE_LOOPS, config);
+    store_fixture_open(f);
     return f;
 }
 
-static inline void fixture_free(struct fixture *f)
+static inline void fixture_free(struct store_fixture *f)
 {
-    fixture_close(f);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", f->directory);
-    assert_int_equal(system(command), 0);
+    store_fixture_remove(f);
     free(f);
 }
 
@@ -162,7 +116,7 @@ static inline void fixture_commit(struct txn *txn, unsigned flags)
         fail_msg("commit: %s", err.text);
 }
 
-static inline struct volume *fixture_volume(struct fixture *f, const char *name, uint64_t blocks)
+static inline struct volume *fixture_volume(struct store_fixture *f, const char *name, uint64_t blocks)
 {
     struct txn *txn = txn_begin(f->store);
     struct volume_id id = txn_volume_create(txn, name, VOLUME_DISK, blocks * BLOCK_SIZE, (struct base_id){0});
@@ -172,7 +126,7 @@ static inline struct volume *fixture_volume(struct fixture *f, const char *name,
     return volume;
 }
 
-static inline struct volume *fixture_fork(struct fixture *f, const char *name, struct base_id base)
+static inline struct volume *fixture_fork(struct store_fixture *f, const char *name, struct base_id base)
 {
     struct txn *txn = txn_begin(f->store);
     struct volume_id id = txn_volume_create(txn, name, VOLUME_DISK, 0, base);
@@ -182,8 +136,8 @@ static inline struct volume *fixture_fork(struct fixture *f, const char *name, s
     return volume;
 }
 
-static inline struct doc_id fixture_snapshot(
-        struct fixture *f, struct volume_id id, const char *name, size_t blob_bytes, struct base_id *ret_base)
+static inline struct doc_id fixture_snapshot(struct store_fixture *f, struct volume_id id, const char *name,
+        size_t blob_bytes, struct base_id *ret_base)
 {
     struct txn *txn = txn_begin(f->store);
     struct doc doc = {.kind = DOC_SNAPSHOT, .body = "{}", .body_bytes = 2, .base_count = 1};
@@ -197,7 +151,7 @@ static inline struct doc_id fixture_snapshot(
     return doc_id;
 }
 
-static inline void fixture_delete_volume(struct fixture *f, struct volume *volume)
+static inline void fixture_delete_volume(struct store_fixture *f, struct volume *volume)
 {
     struct volume_id id = volume_get_id(volume);
     volume_close(volume);
@@ -206,14 +160,14 @@ static inline void fixture_delete_volume(struct fixture *f, struct volume *volum
     fixture_commit(txn, TXN_RESERVE);
 }
 
-static inline void fixture_delete_doc(struct fixture *f, struct doc_id id)
+static inline void fixture_delete_doc(struct store_fixture *f, struct doc_id id)
 {
     struct txn *txn = txn_begin(f->store);
     txn_doc_delete(txn, id);
     fixture_commit(txn, TXN_RESERVE);
 }
 
-static inline void fixture_seal(struct fixture *f)
+static inline void fixture_seal(struct store_fixture *f)
 {
     struct error err = {0};
     int r = store_seal(f->store, &err);
@@ -221,7 +175,7 @@ static inline void fixture_seal(struct fixture *f)
         fail_msg("seal: %s", err.text);
 }
 
-static inline struct store_gc_result fixture_collect(struct fixture *f, unsigned flags)
+static inline struct store_gc_result fixture_collect(struct store_fixture *f, unsigned flags)
 {
     struct store_gc_result result;
     struct error err = {0};
@@ -231,16 +185,16 @@ static inline struct store_gc_result fixture_collect(struct fixture *f, unsigned
     return result;
 }
 
-static inline struct store_stat fixture_stat(struct fixture *f)
+static inline struct store_stat fixture_stat(struct store_fixture *f)
 {
     struct store_stat stat;
     store_stat(f->store, &stat);
     return stat;
 }
 
-static inline unsigned fixture_segment_files(struct fixture *f)
+static inline unsigned fixture_segment_files(struct store_fixture *f)
 {
-    char path[96];
+    char path[300];
     unsigned count = 0;
     snprintf(path, sizeof path, "%s/segments", f->directory);
     DIR *directory = opendir(path);

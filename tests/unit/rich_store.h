@@ -4,9 +4,9 @@
 // its own, something deleted. All of it is the same each time, so it also makes the golden store.
 #pragma once
 
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,9 +42,7 @@ struct rich_root { // the model of a volume or base: what each block holds
 enum { RICH_DISK, RICH_MEMORY, RICH_CHILD, RICH_ONE, RICH_MACHINE_DISK, RICH_MACHINE_MEMORY };
 
 struct rich {
-    char directory[200];
-    struct loop *loops[RICH_SHARDS];
-    struct store *store;
+    struct store_fixture of;
     struct rich_root roots[RICH_ROOTS];
 };
 
@@ -71,18 +69,9 @@ static inline void rich_blob(uint8_t *bytes)
 
 static inline int rich_open_with(struct rich *rich, const struct store_config *config, struct error *err)
 {
-    for (unsigned i = 0; i < RICH_SHARDS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &rich->loops[i]), 0);
-    int r = store_open(rich->loops, RICH_SHARDS, rich->directory, config, &rich->store, err);
-    for (unsigned i = 0; i < RICH_SHARDS; i++) {
-        if (r < 0)
-            rich->loops[i] = io_ring_loop_destroy(rich->loops[i]);
-        else
-            assert_int_equal(io_ring_thread_start(rich->loops[i]), 0);
-    }
-    if (r < 0)
-        rich->store = NULL;
-    return r;
+    rich->of.shards = RICH_SHARDS;
+    rich->of.config = *config;
+    return store_fixture_try_open(&rich->of, err);
 }
 
 static inline int rich_open(struct rich *rich, bool read_only, struct error *err)
@@ -93,20 +82,14 @@ static inline int rich_open(struct rich *rich, bool read_only, struct error *err
 
 static inline void rich_close(struct rich *rich)
 {
-    if (rich->store == NULL)
-        return;
-    for (unsigned i = 0; i < RICH_SHARDS; i++)
-        io_ring_thread_stop(rich->loops[i]);
-    rich->store = store_close(rich->store);
-    for (unsigned i = 0; i < RICH_SHARDS; i++)
-        rich->loops[i] = io_ring_loop_destroy(rich->loops[i]);
+    store_fixture_close(&rich->of);
 }
 
 static inline void rich_must_open(struct rich *rich, bool read_only)
 {
     struct error err = {0};
     if (rich_open(rich, read_only, &err) < 0)
-        fail_msg("open %s: %s", rich->directory, err.text);
+        fail_msg("open %s: %s", rich->of.directory, err.text);
 }
 
 // ---- Filling ----
@@ -122,8 +105,8 @@ static inline struct volume *rich_volume(struct rich *rich, const char *name)
 {
     struct volume_info info;
     struct volume *volume;
-    assert_int_equal(store_volume_find(rich->store, name, &info), 0);
-    assert_int_equal(volume_open(rich->store, info.id, &volume), 0);
+    assert_int_equal(store_volume_find(rich->of.store, name, &info), 0);
+    assert_int_equal(volume_open(rich->of.store, info.id, &volume), 0);
     return volume;
 }
 
@@ -155,14 +138,14 @@ static inline void rich_zero(struct rich *rich, unsigned root, unsigned block, u
 static inline void rich_seal(struct rich *rich)
 {
     struct error err = {0};
-    if (store_seal(rich->store, &err) < 0)
+    if (store_seal(rich->of.store, &err) < 0)
         fail_msg("seal: %s", err.text);
 }
 
 static inline void rich_create(
         struct rich *rich, unsigned root, enum volume_kind kind, struct base_id parent, uint64_t domain)
 {
-    struct txn *txn = txn_begin(rich->store);
+    struct txn *txn = txn_begin(rich->of.store);
     struct volume_id id = txn_volume_create(
             txn, rich->roots[root].name, kind, (uint64_t)rich->roots[root].blocks * BLOCK_SIZE, parent);
     if (domain != 0)
@@ -173,13 +156,13 @@ static inline void rich_create(
 static inline struct volume_id rich_id(struct rich *rich, const char *name)
 {
     struct volume_info info;
-    assert_int_equal(store_volume_find(rich->store, name, &info), 0);
+    assert_int_equal(store_volume_find(rich->of.store, name, &info), 0);
     return info.id;
 }
 
 static inline struct base_id rich_snapshot(struct rich *rich, const char *volume, const char *name)
 {
-    struct txn *txn = txn_begin(rich->store);
+    struct txn *txn = txn_begin(rich->of.store);
     struct doc doc = {.kind = DOC_SNAPSHOT, .body = (char *)"{}", .body_bytes = 2, .base_count = 1};
     snprintf(doc.name, sizeof doc.name, "%s", name);
     doc.bases[0] = txn_freeze(txn, rich_id(rich, volume));
@@ -192,7 +175,7 @@ static inline struct base_id rich_snapshot(struct rich *rich, const char *volume
 static inline void rich_machine(struct rich *rich)
 {
     uint8_t blob[RICH_BLOB_BYTES];
-    struct txn *txn = txn_begin(rich->store);
+    struct txn *txn = txn_begin(rich->of.store);
     struct doc doc = {.kind = DOC_MACHINE, .body = (char *)"{\"cpus\":2}", .body_bytes = 10, .base_count = 2};
     snprintf(doc.name, sizeof doc.name, "machine");
     doc.bases[0] = txn_freeze(txn, rich_id(rich, "disk"));
@@ -251,11 +234,11 @@ static inline void rich_second_half(struct rich *rich)
     rich_machine(rich);
     rich_copy_model(rich, RICH_MACHINE_DISK, RICH_DISK);
     rich_copy_model(rich, RICH_MACHINE_MEMORY, RICH_MEMORY);
-    struct txn *txn = txn_begin(rich->store);
+    struct txn *txn = txn_begin(rich->of.store);
     struct volume_id gone = txn_volume_create(txn, "gone", VOLUME_DISK, 1 << 20, none);
     rich_commit(txn);
     rich_seal(rich);
-    txn = txn_begin(rich->store);
+    txn = txn_begin(rich->of.store);
     txn_volume_delete(txn, gone);
     rich_commit(txn);
     // What stays in the log:
@@ -263,21 +246,16 @@ static inline void rich_second_half(struct rich *rich)
     rich_write(rich, RICH_MEMORY, 305, 2, 6100);
     rich_zero(rich, RICH_CHILD, 601, 2, false);
     rich_zero(rich, RICH_CHILD, 0, 2, true);
-    assert_int_equal(store_flush(rich->store), 0);
+    assert_int_equal(store_flush(rich->of.store), 0);
 }
 
-// Makes the store in rich->directory (which does not exist, or is empty) and leaves it open.
+// Makes the store in rich->of.directory (which does not exist, or is empty) and leaves it open.
 static inline void rich_make(struct rich *rich)
 {
-    struct loop *loop;
-    struct error err = {0};
-    struct store_config config = {.log_file_bytes = RICH_FILE_BYTES,
+    rich->of.config = (struct store_config){.log_file_bytes = RICH_FILE_BYTES,
             .log_budget_bytes = (uint64_t)RICH_FILE_BYTES * RICH_BUDGET_FILES,
             .spare_log_files = 1};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    if (store_init(loop, rich->directory, &config, &err) < 0)
-        fail_msg("init: %s", err.text);
-    io_ring_loop_destroy(loop);
+    store_fixture_make(&rich->of);
     rich_model(rich);
     rich_must_open(rich, false);
     rich_first_half(rich);
@@ -299,8 +277,8 @@ static inline int rich_root_read(
     if (!root->is_base) {
         struct volume_info info;
         struct volume *volume;
-        if (store_volume_find(rich->store, root->name, &info) < 0 ||
-                volume_open(rich->store, info.id, &volume) < 0)
+        if (store_volume_find(rich->of.store, root->name, &info) < 0 ||
+                volume_open(rich->of.store, info.id, &volume) < 0)
             return -ENOENT;
         r = volume_read_wait(volume, offset, bytes, size);
         volume_close(volume);
@@ -308,9 +286,10 @@ static inline int rich_root_read(
     }
     struct doc doc;
     struct base *base;
-    if (store_doc_find(rich->store, root->doc, root->name, &doc) < 0)
+    if (store_doc_find(rich->of.store, root->doc, root->name, &doc) < 0)
         return -ENOENT;
-    r = doc.base_count > root->doc_base ? base_open(rich->store, doc.bases[root->doc_base], &base) : -ENOENT;
+    r = doc.base_count > root->doc_base ? base_open(rich->of.store, doc.bases[root->doc_base], &base)
+                                        : -ENOENT;
     doc_free(&doc);
     if (r < 0)
         return -ENOENT;
@@ -349,11 +328,11 @@ static inline struct rich_reads rich_compare(struct rich *rich)
     size_t size;
     for (unsigned i = 0; i < RICH_ROOTS; i++)
         rich_compare_root(rich, &rich->roots[i], &reads);
-    if (store_doc_find(rich->store, DOC_MACHINE, "machine", &doc) < 0)
+    if (store_doc_find(rich->of.store, DOC_MACHINE, "machine", &doc) < 0)
         return reads;
     uint8_t blob[RICH_BLOB_BYTES];
     rich_blob(blob);
-    int r = store_doc_blob(rich->store, doc.id, &bytes, &size);
+    int r = store_doc_blob(rich->of.store, doc.id, &bytes, &size);
     if (r < 0)
         reads.failed++;
     else if (size == sizeof blob && memcmp(bytes, blob, size) == 0)
@@ -395,7 +374,7 @@ static inline struct store_check_result rich_check(struct rich *rich, struct ric
     struct error err = {0};
     struct store_check_result result = {0};
     *found = (struct rich_found){0};
-    if (store_check(rich->store, rich_note, found, &result, &err) < 0)
+    if (store_check(rich->of.store, rich_note, found, &result, &err) < 0)
         fail_msg("check: %s", err.text);
     return result;
 }
@@ -426,11 +405,31 @@ static inline void rich_run(const char *format, ...)
 
 // ---- Files ----
 
+// For cmocka: one in a folder of its own; beside it a test may have made DIRECTORY.other.
+static inline int rich_setup(void **state)
+{
+    struct rich *rich = calloc(1, sizeof *rich);
+    strcpy(rich->of.directory, "rich_store.XXXXXX");
+    assert_non_null(mkdtemp(rich->of.directory));
+    rich_make(rich);
+    *state = rich;
+    return 0;
+}
+
+static inline int rich_teardown(void **state)
+{
+    struct rich *rich = *state;
+    rich_close(rich);
+    rich_run("rm -rf %s %s.other", rich->of.directory, rich->of.directory);
+    free(rich);
+    return 0;
+}
+
 // The name of the file in STORE/FOLDER that comes last (or first) in order, "" when there is none.
 static inline void rich_file(struct rich *rich, const char *folder, bool last, char *ret_path, size_t size)
 {
     char directory[256];
-    snprintf(directory, sizeof directory, "%s/%s", rich->directory, folder);
+    snprintf(directory, sizeof directory, "%s/%s", rich->of.directory, folder);
     struct dirent **names;
     int count = scandir(directory, &names, NULL, alphasort), found = -1;
     for (int i = 0; i < count; i++)

@@ -124,8 +124,7 @@ static void test_everything_comes_back_related(void **state)
     if (import(&world->to, &memory, &err) < 0)
         fail_msg("import: %s", err.text);
     expect_counts(world->to.store, 0, 6, 4);
-    side_close(&world->to); // durable, and the same after a recovery
-    side_open(&world->to);
+    store_fixture_reopen(&world->to); // durable, and the same after a recovery
     expect_counts(world->to.store, 0, 6, 4);
     expect_doc(world, DOC_SNAPSHOT, "first");
     expect_doc(world, DOC_SNAPSHOT, "second");

@@ -182,8 +182,8 @@ static void test_a_full_store_is_left_as_it_was(void **state)
     put(world->from.store, a, 0, 10 << 20, 1);
     struct doc_id doc = freeze(world->from.store, DOC_SNAPSHOT, "a", &a, 1, NULL, 0);
     export_docs(world->from.store, &doc, 1, &memory);
-    side_close(&world->to);
-    side_open_as(&world->to, &(struct store_config){.quota_bytes = 8 << 20});
+    world->to.config.quota_bytes = 8 << 20;
+    store_fixture_reopen(&world->to);
     int r = import(&world->to, &memory, &err);
     assert_int_equal(r, -ENOSPC);
     assert_non_null(strstr(err.text, "full"));

@@ -6,25 +6,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static int setup(void **state)
-{
-    struct rich *rich = calloc(1, sizeof *rich);
-    strcpy(rich->directory, "test_check.XXXXXX");
-    assert_non_null(mkdtemp(rich->directory));
-    rich_make(rich);
-    *state = rich;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct rich *rich = *state;
-    rich_close(rich);
-    rich_run("rm -rf %s", rich->directory);
-    free(rich);
-    return 0;
-}
-
 static void test_a_good_store_is_clean(void **state)
 {
     struct rich *rich = *state;
@@ -63,9 +44,9 @@ static void *write_on(void *argument)
         rich_snapshot(writer->rich, "child", name);
         struct doc doc;
         snprintf(name, sizeof name, "round %u", round - 20);
-        if (store_doc_find(writer->rich->store, DOC_SNAPSHOT, name, &doc) < 0)
+        if (store_doc_find(writer->rich->of.store, DOC_SNAPSHOT, name, &doc) < 0)
             continue;
-        struct txn *txn = txn_begin(writer->rich->store);
+        struct txn *txn = txn_begin(writer->rich->of.store);
         txn_doc_delete(txn, doc.id);
         rich_commit(txn);
         doc_free(&doc);
@@ -161,7 +142,7 @@ static void test_missing_segment(void **state)
     char path[600], away[600];
     rich_file(rich, "segments", false, path, sizeof path);
     rich_close(rich);
-    snprintf(away, sizeof away, "%s/away", rich->directory);
+    snprintf(away, sizeof away, "%s/away", rich->of.directory);
     assert_int_equal(rename(path, away), 0);
     rich_must_open(rich, false);
     expect_damage(rich, "it is missing", "snapshot \"one\"");
@@ -176,7 +157,7 @@ static void test_superblock_copy(void **state)
 {
     struct rich *rich = *state;
     char path[600];
-    snprintf(path, sizeof path, "%s/superblock", rich->directory);
+    snprintf(path, sizeof path, "%s/superblock", rich->of.directory);
     rich_flip(path, 4096 + 80, 128);
     expect_damage(rich, "superblock: copy 2 (bytes 4096 to 8191) is damaged", "");
     rich_close(rich);
@@ -191,9 +172,9 @@ static void test_strange_files_are_told(void **state)
     struct rich_found found;
     char path[600];
     rich_file(rich, "segments", true, path, sizeof path);
-    rich_run("cp %s %s/segments/00000900.1", path, rich->directory);
+    rich_run("cp %s %s/segments/00000900.1", path, rich->of.directory);
     rich_file(rich, "log", true, path, sizeof path);
-    rich_run("cp %s %s/log/00000900", path, rich->directory);
+    rich_run("cp %s %s/log/00000900", path, rich->of.directory);
     struct store_check_result result = rich_check(rich, &found);
     assert_int_equal(result.damages, 0);
     assert_int_equal(result.leftovers, 2);
@@ -204,13 +185,13 @@ static void test_strange_files_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-            cmocka_unit_test_setup_teardown(test_writers_go_on, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_damaged_log_block, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_damaged_segments, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_missing_segment, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_superblock_copy, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_strange_files_are_told, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_a_good_store_is_clean, setup, teardown),
+            cmocka_unit_test_setup_teardown(test_writers_go_on, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_damaged_log_block, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_damaged_segments, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_missing_segment, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_superblock_copy, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_strange_files_are_told, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_a_good_store_is_clean, rich_setup, rich_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,67 +12,28 @@
 
 #include <cmocka.h>
 
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 enum { SHARDS = 2, FILE_BYTES = 1 << 20, BUDGET_FILES = 12, VOLUME_BLOCKS = 3000 };
 
-struct world {
-    char directory[64];
-    struct loop *loops[SHARDS + 1];
-    struct store *store;
-};
-
-static void world_open(struct world *world)
-{
-    struct error err = {0};
-    for (unsigned i = 0; i <= SHARDS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &world->loops[i]), 0);
-    struct store_config config = {.background = world->loops[SHARDS]};
-    int r = store_open(world->loops, SHARDS, world->directory, &config, &world->store, &err);
-    if (r < 0)
-        fail_msg("open: %s", err.text);
-    for (unsigned i = 0; i <= SHARDS; i++)
-        assert_int_equal(io_ring_thread_start(world->loops[i]), 0);
-}
-
-static void world_close(struct world *world)
-{
-    for (unsigned i = 0; i <= SHARDS; i++)
-        io_ring_thread_stop(world->loops[i]);
-    world->store = store_close(world->store);
-    for (unsigned i = 0; i <= SHARDS; i++)
-        world->loops[i] = io_ring_loop_destroy(world->loops[i]);
-}
-
 static int setup(void **state)
 {
-    struct world *world = calloc(1, sizeof *world);
-    strcpy(world->directory, "test_checkpoint.XXXXXX");
-    assert_non_null(mkdtemp(world->directory));
-    struct loop *loop;
-    struct error err = {0};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    struct store_config config = {
+    struct store_fixture *world = calloc(1, sizeof *world);
+    const struct store_config config = {
             .log_file_bytes = FILE_BYTES, .log_budget_bytes = (uint64_t)FILE_BYTES * BUDGET_FILES};
-    int r = store_init(loop, world->directory, &config, &err);
-    if (r < 0)
-        fail_msg("init: %s", err.text);
-    io_ring_loop_destroy(loop);
-    world_open(world);
+    store_fixture_init(world, "test_checkpoint.XXXXXX", SHARDS, &config);
+    world->background = SHARDS; // a loop of its own
+    store_fixture_open(world);
     *state = world;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct world *world = *state;
-    char command[128];
-    if (world->store != NULL)
-        world_close(world);
-    snprintf(command, sizeof command, "rm -rf %s", world->directory);
-    assert_int_equal(system(command), 0);
+    struct store_fixture *world = *state;
+    store_fixture_remove(world);
     free(world);
     return 0;
 }
@@ -83,7 +44,7 @@ static void good(int result, const struct error *err)
         fail_msg("%s (%s)", err->text, strerror(-result));
 }
 
-static struct volume_id create(struct world *world, const char *name, struct base_id parent)
+static struct volume_id create(struct store_fixture *world, const char *name, struct base_id parent)
 {
     struct error err = {0};
     struct txn *txn = txn_begin(world->store);
@@ -93,7 +54,7 @@ static struct volume_id create(struct world *world, const char *name, struct bas
     return id;
 }
 
-static struct base_id snapshot(struct world *world, struct volume_id id, const char *name)
+static struct base_id snapshot(struct store_fixture *world, struct volume_id id, const char *name)
 {
     struct error err = {0};
     struct txn *txn = txn_begin(world->store);
@@ -105,7 +66,7 @@ static struct base_id snapshot(struct world *world, struct volume_id id, const c
     return doc.bases[0];
 }
 
-static void seal(struct world *world)
+static void seal(struct store_fixture *world)
 {
     struct error err = {0};
     good(store_seal(world->store, &err), &err);
@@ -121,7 +82,7 @@ static void fill_block(uint8_t *block, uint64_t seed)
 }
 
 static void write_blocks(
-        struct world *world, struct volume_id id, uint64_t first, uint64_t count, uint64_t seed)
+        struct store_fixture *world, struct volume_id id, uint64_t first, uint64_t count, uint64_t seed)
 {
     struct volume *volume;
     uint8_t *bytes = io_buffer_alloc(count * BLOCK_SIZE);
@@ -134,7 +95,7 @@ static void write_blocks(
 }
 
 static void expect_blocks(
-        struct world *world, struct volume_id id, uint64_t first, uint64_t count, uint64_t seed)
+        struct store_fixture *world, struct volume_id id, uint64_t first, uint64_t count, uint64_t seed)
 {
     struct volume *volume;
     uint8_t *bytes = io_buffer_alloc(count * BLOCK_SIZE), block[BLOCK_SIZE];
@@ -154,7 +115,7 @@ static void expect_blocks(
 
 static void sealed_blocks_read_the_same(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id id = create(world, "a", (struct base_id){0});
     write_blocks(world, id, 10, 700, 1000);
     write_blocks(world, id, 2000, 5, 1);
@@ -166,15 +127,13 @@ static void sealed_blocks_read_the_same(void **state)
     expect_blocks(world, id, 10, 90, 1000);
     expect_blocks(world, id, 100, 3, 77777);
     expect_blocks(world, id, 103, 600, 1093);
-    world_close(world);
-    world_open(world);
+    store_fixture_reopen(world);
     expect_blocks(world, id, 10, 90, 1000);
     expect_blocks(world, id, 100, 3, 77777);
     expect_blocks(world, id, 103, 600, 1093);
     expect_blocks(world, id, 2005, 900, 0);
     seal(world);
-    world_close(world);
-    world_open(world);
+    store_fixture_reopen(world);
     expect_blocks(world, id, 10, 90, 1000);
     expect_blocks(world, id, 100, 3, 77777);
     expect_blocks(world, id, 103, 600, 1093);
@@ -186,7 +145,7 @@ static void sealed_blocks_read_the_same(void **state)
 
 static void equal_blocks_are_stored_once(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id a = create(world, "a", (struct base_id){0}), b = create(world, "b", (struct base_id){0});
     struct store_stat first, second;
     write_blocks(world, a, 0, 600, 5000);
@@ -203,7 +162,7 @@ static void equal_blocks_are_stored_once(void **state)
 
 static void forks_and_snapshots_are_sealed_once(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id a = create(world, "a", (struct base_id){0});
     write_blocks(world, a, 0, 1000, 100);
     struct base_id base = snapshot(world, a, "s");
@@ -231,14 +190,13 @@ static void forks_and_snapshots_are_sealed_once(void **state)
         assert_memory_equal(bytes, "device state", 12);
         io_buffer_free(bytes);
         doc_free(&doc);
-        world_close(world);
-        world_open(world);
+        store_fixture_reopen(world);
     }
 }
 
 static void rewriting_for_ever_never_fills_the_log(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id idle = create(world, "idle", (struct base_id){0}),
                      a = create(world, "a", (struct base_id){0});
     write_blocks(world, idle, 7, 1, 4242);
@@ -250,16 +208,15 @@ static void rewriting_for_ever_never_fills_the_log(void **state)
     store_stat(world->store, &stat);
     assert_true(stat.log_used_bytes <= (uint64_t)FILE_BYTES * BUDGET_FILES);
     assert_true(stat.checkpoints > 0);
-    world_close(world);
-    world_open(world);
+    store_fixture_reopen(world);
     expect_blocks(world, idle, 7, 1, 4242);
     expect_blocks(world, a, 299 * 37 % 2000, 200, 1000000 + 299 * 1000);
 }
 
 // Flips a bit in the log wherever this block lies.
-static void damage(struct world *world, uint64_t seed)
+static void damage(struct store_fixture *world, uint64_t seed)
 {
-    char command[128], path[256];
+    char command[300], path[300];
     uint8_t wanted[BLOCK_SIZE], block[BLOCK_SIZE];
     unsigned found = 0;
     fill_block(wanted, seed);
@@ -289,7 +246,7 @@ static void count_damage(void *context, const char *sentence)
 
 static void a_block_damaged_in_the_log_is_lost_alone(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct error err = {0};
     struct volume_id id = create(world, "a", (struct base_id){0});
     write_blocks(world, id, 10, 300, 1000);
@@ -310,8 +267,7 @@ static void a_block_damaged_in_the_log_is_lost_alone(void **state)
         unsigned damages = 0;
         good(store_check(world->store, count_damage, &damages, &checked, &err), &err);
         assert_in_range(damages, 1, 2); // the block, and the log's record while its file is still there
-        world_close(world);
-        world_open(world);
+        store_fixture_reopen(world);
     }
     write_blocks(world, id, 110, 1, 5);
     seal(world);

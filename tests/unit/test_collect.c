@@ -19,7 +19,8 @@ static int teardown(void **state)
     return 0;
 }
 
-static void fill(struct fixture *f, struct volume *volume, uint64_t *numbers, unsigned count, uint64_t first)
+static void fill(
+        struct store_fixture *f, struct volume *volume, uint64_t *numbers, unsigned count, uint64_t first)
 {
     for (unsigned i = 0; i < count; i++)
         numbers[i] = first + i;
@@ -34,7 +35,7 @@ static void fill(struct fixture *f, struct volume *volume, uint64_t *numbers, un
 static void space_comes_back(void **state)
 {
     enum { BLOCKS = 4096 };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     static uint64_t numbers[BLOCKS];
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     fill(f, volume, numbers, BLOCKS, 1);
@@ -63,7 +64,7 @@ static void space_comes_back(void **state)
 static void nine_tenths_go(void **state)
 {
     enum { BLOCKS = 8192 };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     static uint64_t numbers[BLOCKS];
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     fill(f, volume, numbers, BLOCKS, 1);
@@ -84,7 +85,7 @@ static void nine_tenths_go(void **state)
     assert_true(result.freed_bytes >= result.dead_slots * BLOCK_SIZE * 8 / 10);
     fixture_expect(volume, numbers, BLOCKS);
     volume_close(volume);
-    fixture_reopen(f);
+    store_fixture_reopen(f);
     struct volume_info info;
     assert_int_equal(store_volume_find(f->store, "v", &info), 0);
     assert_int_equal(volume_open(f->store, info.id, &volume), 0);
@@ -95,7 +96,7 @@ static void nine_tenths_go(void **state)
 static void handles_keep_their_data(void **state)
 {
     enum { BLOCKS = 1024 };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     static uint64_t numbers[BLOCKS], others[BLOCKS];
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     fill(f, volume, numbers, BLOCKS, 1);
@@ -120,7 +121,7 @@ static void handles_keep_their_data(void **state)
 static void doomed_blocks_are_stored_again(void **state)
 {
     enum { BLOCKS = 1024 };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     static uint64_t numbers[BLOCKS];
     for (int round = 0; round < 4; round++) {
         struct volume *volume = fixture_volume(f, "v", BLOCKS);
@@ -142,7 +143,7 @@ static void doomed_blocks_are_stored_again(void **state)
 
 static void blobs_are_roots(void **state)
 {
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     struct volume *volume = fixture_volume(f, "v", 16);
     struct base_id base;
     struct doc_id doc = fixture_snapshot(f, volume_get_id(volume), "blob", 500000, &base);
@@ -155,7 +156,7 @@ static void blobs_are_roots(void **state)
         for (size_t k = 0; k < size; k++)
             assert_int_equal(((uint8_t *)bytes)[k], 'b');
         io_buffer_free(bytes);
-        fixture_reopen(f);
+        store_fixture_reopen(f);
     }
     fixture_delete_doc(f, doc);
     fixture_collect(f, 0);
@@ -167,7 +168,7 @@ static void blobs_are_roots(void **state)
 static void recompressing_keeps_everything(void **state)
 {
     enum { BLOCKS = 2048 };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     uint8_t *bytes = io_buffer_alloc(BLOCKS * BLOCK_SIZE), *again = io_buffer_alloc(BLOCKS * BLOCK_SIZE);
     for (unsigned i = 0; i < BLOCKS * BLOCK_SIZE / 16; i++) // text-like, no block twice
@@ -193,7 +194,7 @@ static void recompressing_keeps_everything(void **state)
 static void a_shrunken_live_set_is_refused(void **state)
 {
     enum { BLOCKS = 512 };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     static uint64_t numbers[BLOCKS];
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     fill(f, volume, numbers, BLOCKS, 1);
@@ -231,7 +232,7 @@ struct subject {
 };
 
 struct zoo {
-    struct fixture *f;
+    struct store_fixture *f;
     struct subject volumes[VOLUMES], snapshots[SNAPSHOTS];
     unsigned names;
 };
@@ -256,7 +257,7 @@ static void compare_all(struct zoo *zoo)
 
 static void write_some(struct zoo *zoo, struct subject *s)
 {
-    struct fixture *f = zoo->f;
+    struct store_fixture *f = zoo->f;
     unsigned at = (unsigned)fixture_random(f, VOLUME_BLOCKS), n = 1 + (unsigned)fixture_random(f, 80);
     n = n < VOLUME_BLOCKS - at ? n : VOLUME_BLOCKS - at;
     unsigned kind = (unsigned)fixture_random(f, 8);
@@ -273,7 +274,7 @@ static void write_some(struct zoo *zoo, struct subject *s)
 
 static void change_volume(struct zoo *zoo, struct subject *s)
 {
-    struct fixture *f = zoo->f;
+    struct store_fixture *f = zoo->f;
     char name[32];
     snprintf(name, sizeof name, "n%u", zoo->names++);
     struct subject *from = &zoo->snapshots[fixture_random(f, SNAPSHOTS)];
@@ -294,7 +295,7 @@ static void change_volume(struct zoo *zoo, struct subject *s)
 
 static void change_snapshot(struct zoo *zoo, struct subject *s)
 {
-    struct fixture *f = zoo->f;
+    struct store_fixture *f = zoo->f;
     struct subject *from = &zoo->volumes[fixture_random(f, VOLUMES)];
     char name[32];
     snprintf(name, sizeof name, "n%u", zoo->names++);
@@ -323,7 +324,7 @@ static void reopen(struct zoo *zoo)
         }
     for (unsigned i = 0; i < SNAPSHOTS; i++)
         zoo->snapshots[i].base = base_close(zoo->snapshots[i].base);
-    fixture_reopen(zoo->f);
+    store_fixture_reopen(zoo->f);
     for (unsigned i = 0; i < VOLUMES; i++)
         if (zoo->volumes[i].exists)
             assert_int_equal(volume_open(zoo->f->store, ids[i], &zoo->volumes[i].volume), 0);
@@ -332,7 +333,7 @@ static void reopen(struct zoo *zoo)
 static void anything_in_any_order(void **state)
 {
     struct zoo *zoo = calloc(1, sizeof *zoo);
-    struct fixture *f = zoo->f = *state;
+    struct store_fixture *f = zoo->f = *state;
     for (unsigned i = 0; i < 1500; i++) {
         uint64_t what = fixture_random(f, 100);
         struct subject *volume = &zoo->volumes[fixture_random(f, VOLUMES)];

@@ -14,7 +14,7 @@ enum { COLLECTIONS = 12, IMAGE_BLOCKS = 192 };
 #endif
 
 struct actor {
-    struct fixture f; // a copy: names and random numbers of its own
+    struct store_fixture f; // a copy: names and random numbers of its own
     pthread_t thread;
     unsigned number;
     char failure[200];
@@ -160,7 +160,7 @@ static void D09_the_doomed_are_wanted_again(void **state)
     static void *(*const roles[])(void *) = {
             import, import, fork_and_look, keep_by_handle, write_at_random, write_at_random};
     enum { ACTORS = sizeof roles / sizeof roles[0] };
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     for (unsigned i = 0; i < IMAGE_BLOCKS; i++)
         image[i] = 1 + i;
     struct volume *volume = fixture_volume(f, "first", IMAGE_BLOCKS);

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 enum {
     LOOPS = 3,
@@ -390,64 +390,6 @@ static void *worker_run(void *argument)
     return NULL;
 }
 
-// ---- The store around them ----
-
-struct fixture {
-    char directory[64];
-    struct loop *loops[LOOPS];
-    struct store *store;
-};
-
-static void fixture_open(struct fixture *fixture)
-{
-    struct error err = {0};
-    for (unsigned i = 0; i < LOOPS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &fixture->loops[i]), 0);
-    struct store_config opening = {.background = fixture->loops[1],
-            .seal_log_bytes = 4 << 20,
-            .index_cache_bytes = 64 << 10,
-            .frame_cache_bytes = 512 << 10,
-            .node_cache_bytes = 64 << 10};
-    int result = store_open(fixture->loops, LOOPS, fixture->directory, &opening, &fixture->store, &err);
-    if (result < 0)
-        print_error("%s\n", err.text);
-    assert_int_equal(result, 0);
-    for (unsigned i = 0; i < LOOPS; i++)
-        assert_int_equal(io_ring_thread_start(fixture->loops[i]), 0);
-}
-
-static void fixture_close(struct fixture *fixture)
-{
-    for (unsigned i = 0; i < LOOPS; i++)
-        io_ring_thread_stop(fixture->loops[i]);
-    fixture->store = store_close(fixture->store);
-    for (unsigned i = 0; i < LOOPS; i++)
-        fixture->loops[i] = io_ring_loop_destroy(fixture->loops[i]);
-}
-
-static void fixture_make(struct fixture *fixture)
-{
-    *fixture = (struct fixture){.directory = "/var/tmp/ramet-forks-XXXXXX"};
-    assert_non_null(mkdtemp(fixture->directory));
-    struct loop *loop;
-    struct error err = {0};
-    struct store_config config = {
-            .log_file_bytes = 1 << 20, .log_budget_bytes = 16 << 20, .spare_log_files = 2};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    int result = store_init(loop, fixture->directory, &config, &err);
-    if (result < 0)
-        print_error("%s\n", err.text);
-    assert_int_equal(result, 0);
-    io_ring_loop_destroy(loop);
-}
-
-static void fixture_remove(struct fixture *fixture)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", fixture->directory);
-    assert_int_equal(system(command), 0);
-}
-
 static void no_failure(const char *text)
 {
     if (text[0] != '\0')
@@ -479,7 +421,7 @@ static void close_handles(struct client *client)
         client->volumes[i].handle = volume_close(client->volumes[i].handle);
 }
 
-static void run_all(struct fixture *fixture, struct client *clients)
+static void run_all(struct store_fixture *fixture, struct client *clients)
 {
     _Atomic bool stop = false;
     struct rounds rounds = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
@@ -527,7 +469,7 @@ static void check_store(struct store *store)
     assert_int_equal(result.damages, 0);
 }
 
-static void delete_all(struct fixture *fixture, struct client *clients)
+static void delete_all(struct store_fixture *fixture, struct client *clients)
 {
     for (unsigned i = 0; i < CLIENTS; i++) {
         for (unsigned j = 0; j < SNAPSHOTS; j++)
@@ -552,9 +494,17 @@ static void delete_all(struct fixture *fixture, struct client *clients)
 
 static void forks_of_forks_beside_background_work(void **state)
 {
-    struct fixture fixture;
-    fixture_make(&fixture);
-    fixture_open(&fixture);
+    const struct store_config config = {.log_file_bytes = 1 << 20,
+            .log_budget_bytes = 16 << 20,
+            .spare_log_files = 2,
+            .seal_log_bytes = 4 << 20,
+            .index_cache_bytes = 64 << 10,
+            .frame_cache_bytes = 512 << 10,
+            .node_cache_bytes = 64 << 10};
+    struct store_fixture fixture;
+    store_fixture_init(&fixture, "/var/tmp/ramet-forks-XXXXXX", LOOPS, &config);
+    fixture.background = 1;
+    store_fixture_open(&fixture);
     static struct client clients[CLIENTS];
     for (unsigned i = 0; i < CLIENTS; i++)
         clients[i] = (struct client){.number = i, .random = i * 1007 + 11};
@@ -564,8 +514,8 @@ static void forks_of_forks_beside_background_work(void **state)
         close_handles(&clients[i]);
         no_failure(clients[i].failure);
     }
-    fixture_close(&fixture);
-    fixture_open(&fixture);
+    store_fixture_close(&fixture);
+    store_fixture_open(&fixture);
     for (unsigned i = 0; i < CLIENTS; i++) {
         clients[i].store = fixture.store;
         compare(&clients[i]);
@@ -574,8 +524,7 @@ static void forks_of_forks_beside_background_work(void **state)
     check_store(fixture.store);
     delete_all(&fixture, clients);
     check_store(fixture.store);
-    fixture_close(&fixture);
-    fixture_remove(&fixture);
+    store_fixture_remove(&fixture);
 }
 
 int main(void)

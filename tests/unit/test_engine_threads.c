@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 enum { LOOPS = 3, CLIENTS = 4, VOLUME_BLOCKS = 96, ROUNDS = 600, SHARED_ROUNDS = 500, FREEZES = 150 };
 enum { VOLUME_BYTES = VOLUME_BLOCKS * BLOCK_SIZE };
@@ -282,59 +282,6 @@ static void *freezer_run(void *argument)
     return NULL;
 }
 
-// ---- The store around them ----
-
-struct fixture {
-    char directory[64];
-    struct loop *loops[LOOPS];
-    struct store *store;
-};
-
-static void fixture_open(struct fixture *fixture)
-{
-    struct error err = {0};
-    for (unsigned i = 0; i < LOOPS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &fixture->loops[i]), 0);
-    int result = store_open(fixture->loops, LOOPS, fixture->directory, NULL, &fixture->store, &err);
-    if (result < 0)
-        print_error("%s\n", err.text);
-    assert_int_equal(result, 0);
-    for (unsigned i = 0; i < LOOPS; i++)
-        assert_int_equal(io_ring_thread_start(fixture->loops[i]), 0);
-}
-
-static void fixture_close(struct fixture *fixture)
-{
-    for (unsigned i = 0; i < LOOPS; i++)
-        io_ring_thread_stop(fixture->loops[i]);
-    fixture->store = store_close(fixture->store);
-    for (unsigned i = 0; i < LOOPS; i++)
-        fixture->loops[i] = io_ring_loop_destroy(fixture->loops[i]);
-}
-
-static void fixture_make(struct fixture *fixture)
-{
-    *fixture = (struct fixture){.directory = "/var/tmp/ramet-threads-XXXXXX"};
-    assert_non_null(mkdtemp(fixture->directory));
-    struct loop *loop;
-    struct error err = {0};
-    struct store_config config = {
-            .log_file_bytes = 1 << 20, .log_budget_bytes = 256 << 20, .spare_log_files = 2};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    int result = store_init(loop, fixture->directory, &config, &err);
-    if (result < 0)
-        print_error("%s\n", err.text);
-    assert_int_equal(result, 0);
-    io_ring_loop_destroy(loop);
-}
-
-static void fixture_remove(struct fixture *fixture)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", fixture->directory);
-    assert_int_equal(system(command), 0);
-}
-
 static struct volume_id create_volume(struct store *store, uint64_t size_bytes)
 {
     struct error err;
@@ -352,9 +299,11 @@ static void no_failure(const char *text)
 
 static void threads_agree_with_their_models(void **state)
 {
-    struct fixture fixture;
-    fixture_make(&fixture);
-    fixture_open(&fixture);
+    const struct store_config config = {
+            .log_file_bytes = 1 << 20, .log_budget_bytes = 256 << 20, .spare_log_files = 2};
+    struct store_fixture fixture;
+    store_fixture_init(&fixture, "/var/tmp/ramet-threads-XXXXXX", LOOPS, &config);
+    store_fixture_open(&fixture);
     static struct client clients[CLIENTS];
     static struct shared shared;
     shared.store = fixture.store;
@@ -379,9 +328,9 @@ static void threads_agree_with_their_models(void **state)
     }
     no_failure(shared.failure);
     volume_close(shared.volume);
-    fixture_close(&fixture);
+    store_fixture_close(&fixture);
 
-    fixture_open(&fixture);
+    store_fixture_open(&fixture);
     uint8_t *bytes = malloc(VOLUME_BYTES);
     for (unsigned i = 0; i < CLIENTS; i++) {
         assert_int_equal(volume_open(fixture.store, clients[i].id, &clients[i].volume), 0);
@@ -396,8 +345,7 @@ static void threads_agree_with_their_models(void **state)
         assert_int_equal(((uint64_t *)bytes)[i * BLOCK_SIZE / 8], SHARED_ROUNDS);
     volume_close(shared.volume);
     free(bytes);
-    fixture_close(&fixture);
-    fixture_remove(&fixture);
+    store_fixture_remove(&fixture);
 }
 
 int main(void)

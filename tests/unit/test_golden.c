@@ -34,7 +34,7 @@ static void model_only(struct rich *rich)
     FILE *file;
     char path[600];
     rich_model(rich);
-    snprintf(path, sizeof path, "%s.model", rich->directory);
+    snprintf(path, sizeof path, "%s.model", rich->of.directory);
     file = fopen(path, "rb");
     assert_non_null(file);
     for (unsigned i = 0; i < RICH_ROOTS; i++)
@@ -46,7 +46,7 @@ static void model_only(struct rich *rich)
 static void write_model(const struct rich *rich)
 {
     char path[600];
-    snprintf(path, sizeof path, "%s.model", rich->directory);
+    snprintf(path, sizeof path, "%s.model", rich->of.directory);
     FILE *file = fopen(path, "wb");
     for (unsigned i = 0; i < RICH_ROOTS; i++)
         fwrite(rich->roots[i].seeds, sizeof rich->roots[i].seeds[0], RICH_BLOCKS_MAX, file);
@@ -63,13 +63,13 @@ static int setup(void **state)
     struct golden *golden = calloc(1, sizeof *golden);
     strcpy(golden->top, "/tmp/test_golden.XXXXXX");
     assert_non_null(mkdtemp(golden->top));
-    snprintf(golden->rich.directory, sizeof golden->rich.directory, "%.150s/store-1", golden->top);
+    snprintf(golden->rich.of.directory, sizeof golden->rich.of.directory, "%.150s/store-1", golden->top);
     unpack(golden);
     model_only(&golden->rich);
     struct superblock sb;
     struct loop *loop;
     assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    assert_int_equal(superblock_read(loop, golden->rich.directory, &sb, NULL), 0);
+    assert_int_equal(superblock_read(loop, golden->rich.of.directory, &sb, NULL), 0);
     io_ring_loop_destroy(loop);
     golden->seed = store_seed(sb.uuid);
     *state = golden;
@@ -93,8 +93,8 @@ static void test_reads(void **state)
         rich_must_open(&golden->rich, round == 0);
         rich_expect_right(&golden->rich);
         rich_expect_clean(&golden->rich);
-        assert_int_equal(store_volume_find(golden->rich.store, "gone", &info), -ENOENT);
-        assert_int_equal(store_volume_find(golden->rich.store, "memory", &info), 0);
+        assert_int_equal(store_volume_find(golden->rich.of.store, "gone", &info), -ENOENT);
+        assert_int_equal(store_volume_find(golden->rich.of.store, "memory", &info), 0);
         assert_int_equal(info.domain, RICH_DOMAIN);
         assert_int_equal(info.kind, VOLUME_MEMORY);
         if (round == 1) {
@@ -158,14 +158,14 @@ static void test_newer_superblock(void **state)
     for (unsigned at = 8; at <= 12; at += 4) {
         char path[600];
         size_t size;
-        snprintf(path, sizeof path, "%s/superblock", golden->rich.directory);
+        snprintf(path, sizeof path, "%s/superblock", golden->rich.of.directory);
         uint8_t *bytes = read_file(path, &size);
         for (unsigned copy = 0; copy < 2; copy++) {
             bytes[copy * BLOCK_SIZE + at] ^= 2;
             resum(bytes + copy * BLOCK_SIZE, 32, 0);
         }
         write_file(path, bytes, size);
-        must_refuse(golden, golden->rich.directory);
+        must_refuse(golden, golden->rich.of.directory);
     }
 }
 
@@ -240,7 +240,7 @@ static void test_newer_catalog_header(void **state)
     for (unsigned field = 8; field <= 12; field += 4) {
         char path[600];
         size_t size;
-        snprintf(path, sizeof path, "%s/catalog/data.mdb", golden->rich.directory);
+        snprintf(path, sizeof path, "%s/catalog/data.mdb", golden->rich.of.directory);
         uint8_t *bytes = read_file(path, &size);
         for (size_t at = 0; at + 48 <= size; at++)
             if (memcmp(bytes + at, "RMETECPT", 8) == 0) {
@@ -273,7 +273,7 @@ static void change_rows(struct golden *golden, unsigned at, uint8_t kind)
     char path[600];
     struct checkpoint_db *db;
     struct rows rows = {.count = 0};
-    snprintf(path, sizeof path, "%s/catalog", golden->rich.directory);
+    snprintf(path, sizeof path, "%s/catalog", golden->rich.of.directory);
     assert_int_equal(checkpoint_db_open(NULL, path, false, 0, &db, NULL), 0);
     assert_int_equal(checkpoint_db_read(db, keep_row, &rows, NULL), 0);
     assert_int_equal(rows.row[0].kind, CHECKPOINT_META);
@@ -300,7 +300,7 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) {
         static struct rich rich;
-        snprintf(rich.directory, sizeof rich.directory, "%s", argv[2]);
+        snprintf(rich.of.directory, sizeof rich.of.directory, "%s", argv[2]);
         rich_make(&rich);
         rich_close(&rich);
         write_model(&rich);

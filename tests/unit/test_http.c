@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP server with handlers of its own on a socket, its routes, its pipe, and the JSON fields of
 // requests.
+#include "tests/unit/http_fixture.h"
 #include "vmglue/http_pipe.h"
-#include "vmglue/http_server.h"
 #include "vmglue/json_fields.h"
-#include "vmglue/unix_socket.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -300,63 +299,36 @@ static const struct http_route served[] = {
 };
 static const struct http_route *const served_tables[] = {served, NULL};
 
-struct fixture {
-    char path[64];
-    int listen_fd;
-    struct http_server *server;
-};
-
 static int set_up(void **state)
 {
-    struct fixture *fixture = calloc(1, sizeof *fixture);
-    struct error err = {0};
-    snprintf(fixture->path, sizeof fixture->path, "/tmp/ramet-http-%d.sock", (int)getpid());
-    int r = unix_socket_listen(fixture->path, SOCK_STREAM | SOCK_NONBLOCK, 0600, &fixture->listen_fd, &err);
-    struct http_server_config config = {.listen_fd = fixture->listen_fd, .tables = served_tables};
-    if (r == 0)
-        r = http_server_start(&config, &fixture->server, &err);
-    if (r < 0)
-        fprintf(stderr, "%s\n", err.text);
+    struct http_fixture *fixture = calloc(1, sizeof *fixture);
+    http_fixture_start(fixture, "http", (struct http_server_config){.tables = served_tables});
     *state = fixture;
-    return r;
+    return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct fixture *fixture = *state;
-    http_server_stop(fixture->server);
-    close(fixture->listen_fd);
-    unlink(fixture->path);
-    free(fixture);
+    http_fixture_stop(*state);
+    free(*state);
     return 0;
 }
 
-static int connect_to(const struct fixture *fixture)
-{
-    int fd;
-    assert_int_equal(unix_socket_connect(fixture->path, SOCK_STREAM, &fd), 0);
-    return fd;
-}
-
 // Sends all, reads until the other side closes. The result is malloc'ed.
-static char *talk(const struct fixture *fixture, const char *head, const void *body, size_t size)
+static char *talk(const struct http_fixture *fixture, const char *head, const void *body, size_t size)
 {
-    size_t used = 0, capacity = 1 << 22;
-    char *answer = malloc(capacity);
-    int fd = connect_to(fixture);
-    assert_int_equal(unix_socket_send(fd, head, strlen(head), -1), 0);
+    int fd = http_fixture_connect(fixture);
+    http_fixture_say(fd, head);
     if (size > 0) { // the answer may come before all is sent, and then the end
         int sent = unix_socket_send(fd, body, size, -1);
         assert_true(sent == 0 || sent == -EPIPE);
     }
-    for (ssize_t got; (got = recv(fd, answer + used, capacity - used - 1, 0)) > 0;)
-        used += (size_t)got;
-    answer[used] = '\0';
+    char *answer = http_fixture_hear(fd, NULL);
     close(fd);
     return answer;
 }
 
-static void expect(const struct fixture *fixture, const char *head, const char *body, const char *status,
+static void expect(const struct http_fixture *fixture, const char *head, const char *body, const char *status,
         const char *text)
 {
     char *answer = talk(fixture, head, body, body == NULL ? 0 : strlen(body));
@@ -374,7 +346,7 @@ static void expect(const struct fixture *fixture, const char *head, const char *
 
 static void whole_calls(void **state)
 {
-    const struct fixture *fixture = *state;
+    const struct http_fixture *fixture = *state;
     expect(fixture, POST("/echo/a%20b", "7"), "{\"x\":1}", "200", "{\"got\":{\"x\":1},\"name\":\"a b\"}");
     expect(fixture, POST("/echo/a", "0"), NULL, "200", "\"got\":{}");
     expect(fixture, POST("/open/a", "7"), "{\"x\":1}", "200", "\"got\":{}"); // kept for nobody
@@ -447,7 +419,7 @@ static void wait_for_gone(int count)
 static void a_handler_learns_that_its_client_left(void **state)
 {
     char buffer[4096];
-    int before = gone_count, fd = connect_to(*state);
+    int before = gone_count, fd = http_fixture_connect(*state);
     assert_int_equal(unix_socket_send(fd, GET("/gone"), strlen(GET("/gone")), -1), 0);
     assert_true(recv(fd, buffer, sizeof buffer, 0) > 0);
     close(fd);
@@ -456,9 +428,9 @@ static void a_handler_learns_that_its_client_left(void **state)
 
 static void stopping_ends_streams(void **state)
 {
-    struct fixture *fixture = *state;
+    struct http_fixture *fixture = *state;
     char buffer[4096];
-    int before = gone_count, fd = connect_to(fixture);
+    int before = gone_count, fd = http_fixture_connect(fixture);
     assert_int_equal(unix_socket_send(fd, GET("/gone"), strlen(GET("/gone")), -1), 0);
     assert_true(recv(fd, buffer, sizeof buffer, 0) > 0);
     fixture->server = http_server_stop(fixture->server);

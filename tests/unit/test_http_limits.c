@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the HTTP server does about clients that are slow, silent, too many or gone, about streams that wait,
 // and what its hooks see.
+#include "tests/unit/http_fixture.h"
 #include "vmglue/http_metrics.h"
-#include "vmglue/http_server.h"
-#include "vmglue/unix_socket.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,12 +17,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { CONNECTIONS = 4, HANG_MS = 120000 };
+enum { CONNECTIONS = 4 };
 
 struct fixture {
-    char path[64];
-    int listen_fd;
-    struct http_server *server;
+    struct http_fixture http;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int released, broken, given, afters, after_status; // protected by lock
@@ -145,31 +142,24 @@ static void after(void *context, struct http_request *request, int status, const
 }
 
 static const struct http_limits PATIENT = {.connections = CONNECTIONS,
-        .head_secs = HANG_MS / 1000,
-        .body_secs = HANG_MS / 1000,
-        .stalled_secs = HANG_MS / 1000};
+        .head_secs = HTTP_FIXTURE_HANG_MS / 1000,
+        .body_secs = HTTP_FIXTURE_HANG_MS / 1000,
+        .stalled_secs = HTTP_FIXTURE_HANG_MS / 1000};
 
 // Only the limit that a test is about is short: a slow machine needs more than that for all else.
 static int set_up_with(void **state, struct http_limits limits)
 {
     struct fixture *fixture = calloc(1, sizeof *fixture);
-    struct error err = {0};
     pthread_mutex_init(&fixture->lock, NULL);
     pthread_cond_init(&fixture->changed, NULL);
-    snprintf(fixture->path, sizeof fixture->path, "/tmp/ramet-http-limits-%d.sock", (int)getpid());
-    int r = unix_socket_listen(fixture->path, SOCK_STREAM | SOCK_NONBLOCK, 0600, &fixture->listen_fd, &err);
-    struct http_server_config config = {.listen_fd = fixture->listen_fd,
-            .tables = served_tables,
-            .context = fixture,
-            .before = before,
-            .after = after,
-            .limits = limits};
-    if (r == 0)
-        r = http_server_start(&config, &fixture->server, &err);
-    if (r < 0)
-        fprintf(stderr, "%s\n", err.text);
+    http_fixture_start(&fixture->http, "http-limits",
+            (struct http_server_config){.tables = served_tables,
+                    .context = fixture,
+                    .before = before,
+                    .after = after,
+                    .limits = limits});
     *state = fixture;
-    return r;
+    return 0;
 }
 
 static int set_up(void **state)
@@ -201,9 +191,7 @@ static int set_up_for_stalled(void **state)
 static int tear_down(void **state)
 {
     struct fixture *fixture = *state;
-    http_server_stop(fixture->server);
-    close(fixture->listen_fd);
-    unlink(fixture->path);
+    http_fixture_stop(&fixture->http);
     pthread_mutex_destroy(&fixture->lock);
     pthread_cond_destroy(&fixture->changed);
     free(fixture);
@@ -212,35 +200,12 @@ static int tear_down(void **state)
 
 static int connect_to(const struct fixture *fixture)
 {
-    int fd;
-    assert_int_equal(unix_socket_connect(fixture->path, SOCK_STREAM, &fd), 0);
-    return fd;
-}
-
-static void say(int fd, const char *text)
-{
-    assert_int_equal(unix_socket_send(fd, text, strlen(text), -1), 0);
-}
-
-// Until the other side closes, or `until` has come. malloc'ed.
-static char *hear(int fd, const char *until)
-{
-    size_t used = 0, capacity = 1 << 20;
-    char *answer = calloc(1, capacity);
-    for (;;) {
-        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-        assert_int_equal(poll(&poll_fd, 1, HANG_MS), 1);
-        ssize_t got = recv(fd, answer + used, capacity - used - 1, 0);
-        used += got > 0 ? (size_t)got : 0;
-        answer[used] = '\0';
-        if (got <= 0 || (until != NULL && strstr(answer, until) != NULL))
-            return answer;
-    }
+    return http_fixture_connect(&fixture->http);
 }
 
 static void expect(int fd, const char *until, const char *text)
 {
-    char *answer = hear(fd, until);
+    char *answer = http_fixture_hear(fd, until);
     if (strstr(answer, text) == NULL)
         fail_msg("expected %s in:\n%.2000s", text, answer);
     free(answer);
@@ -259,7 +224,7 @@ static void heads_that_drip_in_end(void **state)
             close(idle);
         idle = connect_to(*state);
         unix_socket_send(idle, GET("/quick"), strlen(GET("/quick")), -1);
-        char *answer = hear(idle, "\"method\"");
+        char *answer = http_fixture_hear(idle, "\"method\"");
         heard = strstr(answer, " 200 ") != NULL;
         free(answer);
     }
@@ -276,8 +241,8 @@ static void bodies_that_stop_end(void **state)
     struct fixture *fixture = *state;
     int whole = connect_to(fixture), streamed = connect_to(fixture);
     char byte;
-    say(whole, "POST /quick HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
-    say(streamed, "POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc");
+    http_fixture_say(whole, "POST /quick HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+    http_fixture_say(streamed, "POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc");
     assert_true(recv(whole, &byte, 1, 0) <= 0);
     assert_true(recv(streamed, &byte, 1, 0) <= 0);
     await(fixture, &fixture->broken, 1); // its handler knows that it has not got all
@@ -291,8 +256,8 @@ static void bodies_for_nobody_end(void **state)
     int fd = connect_to(*state);
     char byte;
     ssize_t got = -1;
-    say(fd, "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n");
-    for (unsigned i = 0; i < HANG_MS / 100 && got < 0; i++) {
+    http_fixture_say(fd, "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n");
+    for (unsigned i = 0; i < HTTP_FIXTURE_HANG_MS / 100 && got < 0; i++) {
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         if (poll(&poll_fd, 1, 100) > 0)
             got = recv(fd, &byte, 1, 0) < 0 ? 0 : 1; // it is closed, whatever was said before
@@ -307,7 +272,7 @@ static void who_takes_nothing_is_dropped(void **state)
 {
     struct fixture *fixture = *state;
     int fd = connect_to(fixture);
-    say(fd, GET("/flood"));
+    http_fixture_say(fd, GET("/flood"));
     await(fixture, &fixture->broken, 1); // without one byte having been read
     close(fd);
 }
@@ -318,12 +283,12 @@ static void crowds_are_told(void **state)
     int fds[CONNECTIONS];
     for (int i = 0; i < CONNECTIONS; i++) {
         fds[i] = connect_to(fixture);
-        say(fds[i], GET("/source"));
-        free(hear(fds[i], "\r\n\r\n"));
+        http_fixture_say(fds[i], GET("/source"));
+        free(http_fixture_hear(fds[i], "\r\n\r\n"));
     }
     int fd = connect_to(fixture);
-    say(fd, GET("/quick"));
-    char *answer = hear(fd, NULL); // and is closed
+    http_fixture_say(fd, GET("/quick"));
+    char *answer = http_fixture_hear(fd, NULL); // and is closed
     assert_non_null(strstr(answer, " 503 "));
     assert_non_null(strstr(answer, "capacity.connections"));
     assert_non_null(strstr(answer, "Retry-After: 1"));
@@ -334,8 +299,8 @@ static void crowds_are_told(void **state)
     await(fixture, &fixture->released, CONNECTIONS); // those who left were noticed
     for (bool in = false; !in;) {
         fd = connect_to(fixture);
-        say(fd, GET("/quick"));
-        answer = hear(fd, "}");
+        http_fixture_say(fd, GET("/quick"));
+        answer = http_fixture_hear(fd, "}");
         in = strstr(answer, " 200 ") != NULL;
         free(answer);
         close(fd);
@@ -346,12 +311,12 @@ static void a_source_gives_its_events(void **state)
 {
     struct fixture *fixture = *state;
     int fd = connect_to(fixture);
-    say(fd, GET("/source"));
+    http_fixture_say(fd, GET("/source"));
     expect(fd, "\r\n\r\n", "text/event-stream"); // the head comes before any event
     pthread_mutex_lock(&fixture->lock);
     fixture->allowed = 3;
     pthread_mutex_unlock(&fixture->lock);
-    char *answer = hear(fd, "0\r\n\r\n"); // ends as it should, the connection stays
+    char *answer = http_fixture_hear(fd, "0\r\n\r\n"); // ends as it should, the connection stays
     unsigned letters[3] = {0};
     for (char *at = answer; *at != '\0'; at++)
         if (at[0] == at[1] && *at >= 'a' && *at <= 'c')
@@ -360,9 +325,9 @@ static void a_source_gives_its_events(void **state)
         assert_true(letters[i] > 19900);
     free(answer);
     await(fixture, &fixture->released, 1);
-    say(fd, GET("/quick"));
+    http_fixture_say(fd, GET("/quick"));
     expect(fd, "}", " 200 ");
-    say(fd, "HEAD /source HTTP/1.1\r\nHost: x\r\n\r\n");
+    http_fixture_say(fd, "HEAD /source HTTP/1.1\r\nHost: x\r\n\r\n");
     expect(fd, "\r\n\r\n", " 200 ");
     await(fixture, &fixture->released, 2);
     close(fd);
@@ -372,9 +337,9 @@ static void stopping_ends_sources(void **state)
 {
     struct fixture *fixture = *state;
     int fd = connect_to(fixture);
-    say(fd, GET("/source"));
-    free(hear(fd, "\r\n\r\n"));
-    fixture->server = http_server_stop(fixture->server);
+    http_fixture_say(fd, GET("/source"));
+    free(http_fixture_hear(fd, "\r\n\r\n"));
+    fixture->http.server = http_server_stop(fixture->http.server);
     await(fixture, &fixture->released, 1);
     close(fd);
 }
@@ -393,8 +358,8 @@ static void after_sees_every_end(void **state)
         snprintf(head, sizeof head,
                 "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
                 cases[i].path);
-        say(fd, head);
-        free(hear(fd, NULL));
+        http_fixture_say(fd, head);
+        free(http_fixture_hear(fd, NULL));
         close(fd);
         pthread_mutex_lock(&fixture->lock);
         assert_int_equal(fixture->afters, i + 1);
@@ -412,12 +377,12 @@ static void refusals_come_before_bodies(void **state)
             "POST /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"};
     for (size_t i = 0; i < 3; i++) {
         int fd = connect_to(*state);
-        say(fd, heads[i]);
+        http_fixture_say(fd, heads[i]);
         expect(fd, "}}", " 404 ");
         close(fd);
     }
     int fd = connect_to(*state); // a small one is taken, so that the connection can go on
-    say(fd, "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" GET("/quick"));
+    http_fixture_say(fd, "POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" GET("/quick"));
     expect(fd, "\"GET\"", " 404 ");
     close(fd);
 }

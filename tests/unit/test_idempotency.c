@@ -18,7 +18,7 @@ static uint64_t wall_ns(void)
     return test_wall_ns;
 }
 
-static struct idempotency *start(struct side *side)
+static struct idempotency *start(struct store_fixture *side)
 {
     struct idempotency_config config = {.store = side->store, .wall_ns = wall_ns};
     struct idempotency *all;
@@ -83,8 +83,7 @@ static void test_first_and_again(void **state)
     assert_int_equal(begin(all, &other, &none), IDEMPOTENCY_CONFLICT);
     expect_answer(all, &one, text);
     all = idempotency_stop(all);
-    side_close(&world->from);
-    side_open(&world->from);
+    store_fixture_reopen(&world->from);
     all = start(&world->from);
     struct idempotency_open open;
     assert_false(idempotency_next_open(all, &open));

@@ -72,8 +72,7 @@ static void test_life(void **state)
     assert_int_equal(keys_create(keys, &(struct keys_create){.name = "one"}, &shown, changed, &err), -EEXIST);
     assert_int_equal(keys_create(keys, &(struct keys_create){.name = "A b"}, &shown, changed, &err), -EINVAL);
     keys = keys_stop(keys);
-    side_close(&world->from);
-    side_open(&world->from);
+    store_fixture_reopen(&world->from);
     assert_int_equal(keys_start(world->from.store, &keys, &err), 0);
     assert_int_equal(admit(keys, secret), 0);
     assert_int_equal(keys_show(keys, "one", &shown, &err), 0);

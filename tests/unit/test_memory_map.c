@@ -10,7 +10,7 @@
 enum { PAGES = 16384 };
 static struct error err;
 
-static struct volume_id create(struct fixture *f, uint64_t pages, struct base_id parent)
+static struct volume_id create(struct store_fixture *f, uint64_t pages, struct base_id parent)
 {
     struct txn *txn = txn_begin(f->store);
     struct volume_id id = txn_volume_create(txn, "", VOLUME_MEMORY, pages << BLOCK_SHIFT, parent);
@@ -18,7 +18,8 @@ static struct volume_id create(struct fixture *f, uint64_t pages, struct base_id
     return id;
 }
 
-static void write_pages(struct fixture *f, struct volume_id id, uint64_t first, unsigned count, char byte)
+static void write_pages(
+        struct store_fixture *f, struct volume_id id, uint64_t first, unsigned count, char byte)
 {
     struct volume *volume;
     assert_int_equal(volume_open(f->store, id, &volume), 0);
@@ -33,7 +34,7 @@ static void write_pages(struct fixture *f, struct volume_id id, uint64_t first, 
     volume_close(volume);
 }
 
-static void zero_pages(struct fixture *f, struct volume_id id, uint64_t first, unsigned count)
+static void zero_pages(struct store_fixture *f, struct volume_id id, uint64_t first, unsigned count)
 {
     struct volume *volume;
     assert_int_equal(volume_open(f->store, id, &volume), 0);
@@ -42,7 +43,7 @@ static void zero_pages(struct fixture *f, struct volume_id id, uint64_t first, u
     volume_close(volume);
 }
 
-static struct base_id freeze(struct fixture *f, struct volume_id id)
+static struct base_id freeze(struct store_fixture *f, struct volume_id id)
 {
     struct txn *txn = txn_begin(f->store);
     struct doc doc = {.kind = DOC_SNAPSHOT, .body = (char *)"{}", .body_bytes = 2, .base_count = 1};
@@ -62,7 +63,7 @@ static bool is_own(const struct memory_map *map, uint64_t page)
 }
 
 // Whatever the map says, the bytes that it gives are those of the own image.
-static void check_bytes(struct fixture *f, const struct memory_map *map)
+static void check_bytes(struct store_fixture *f, const struct memory_map *map)
 {
     struct base *own, *origin;
     char *a = io_buffer_alloc(BLOCK_SIZE), *b = io_buffer_alloc(BLOCK_SIZE);
@@ -81,10 +82,10 @@ static void check_bytes(struct fixture *f, const struct memory_map *map)
     io_buffer_free(b);
 }
 
-static struct fixture *make(struct volume_id *ret_volume, struct base_id *ret_origin)
+static struct store_fixture *make(struct volume_id *ret_volume, struct base_id *ret_origin)
 {
     struct store_config config = {.log_file_bytes = 8 << 20, .log_budget_bytes = 192 << 20};
-    struct fixture *f = fixture_new("", &config);
+    struct store_fixture *f = fixture_new("", &config);
     *ret_volume = create(f, PAGES, (struct base_id){0});
     for (unsigned i = 0; i < 8; i++)
         write_pages(f, *ret_volume, 1000 * i, 500, 'o');
@@ -97,7 +98,7 @@ static void test_differences(void **state)
     struct volume_id volume;
     struct base_id origin, own;
     struct memory_map map;
-    struct fixture *f = make(&volume, &origin);
+    struct store_fixture *f = make(&volume, &origin);
     write_pages(f, volume, 10, 1, 'a');
     write_pages(f, volume, 13, 1, 'a'); // two pages apart: one extent
     write_pages(f, volume, 100, 3, 'a');
@@ -128,7 +129,7 @@ static void test_nothing_to_share(void **state)
     struct volume_id volume;
     struct base_id origin, own, small;
     struct memory_map map;
-    struct fixture *f = make(&volume, &origin);
+    struct store_fixture *f = make(&volume, &origin);
     struct volume_id other = create(f, 64, (struct base_id){0});
     small = freeze(f, other);
     for (unsigned i = 0; i < 8; i++)

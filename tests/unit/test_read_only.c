@@ -20,7 +20,7 @@ static int setup(void **state)
     strcpy(place->top, "/tmp/test_read_only.XXXXXX");
     assert_non_null(mkdtemp(place->top));
     assert_int_equal(chmod(place->top, 0755), 0);
-    snprintf(place->rich.directory, sizeof place->rich.directory, "%s/store", place->top);
+    snprintf(place->rich.of.directory, sizeof place->rich.of.directory, "%s/store", place->top);
     rich_make(&place->rich);
     rich_close(&place->rich);
     *state = place;
@@ -43,7 +43,7 @@ static char *picture(const struct place *place)
     snprintf(command, sizeof command,
             "cd %s && find . -printf '%%p %%s %%m %%T@ %%C@\\n' | sort && find . -type f | sort | xargs "
             "sha256sum",
-            place->rich.directory);
+            place->rich.of.directory);
     FILE *pipe = popen(command, "r");
     char *text = calloc(1, 1 << 20);
     size_t size = fread(text, 1, (1 << 20) - 1, pipe);
@@ -62,15 +62,15 @@ static void expect_no_writing(struct rich *rich)
     assert_int_equal(volume_flush_wait(volume), 0); // there is nothing to flush
     volume_close(volume);
     io_buffer_free(bytes);
-    struct txn *txn = txn_begin(rich->store);
+    struct txn *txn = txn_begin(rich->of.store);
     txn_volume_create(txn, "new", VOLUME_DISK, 1 << 20, (struct base_id){0});
     assert_int_equal(txn_commit_wait(txn, 0, &err), -EROFS);
     assert_true(err.text[0] != 0);
     err = (struct error){0};
-    assert_int_equal(store_seal(rich->store, &err), -EROFS);
+    assert_int_equal(store_seal(rich->of.store, &err), -EROFS);
     assert_non_null(strstr(err.text, "reading only"));
     struct volume_info info;
-    assert_int_equal(store_volume_find(rich->store, "new", &info), -ENOENT);
+    assert_int_equal(store_volume_find(rich->of.store, "new", &info), -ENOENT);
 }
 
 static void test_leaves_everything_as_it_is(void **state)
@@ -156,7 +156,7 @@ static int open_to_write(struct place *place)
 static void test_read_only_directory(void **state)
 {
     struct place *place = *state;
-    rich_run("chmod -R a+rX,a-w %s", place->rich.directory);
+    rich_run("chmod -R a+rX,a-w %s", place->rich.of.directory);
     char *before = picture(place);
     assert_int_equal(as_nobody(place, read_all), 0);
     assert_int_equal(as_nobody(place, open_to_write), 0);
@@ -172,7 +172,7 @@ static int refused_as_busy(struct rich *rich, bool read_only)
 {
     struct error err = {0};
     struct rich *second = calloc(1, sizeof *second);
-    memcpy(second->directory, rich->directory, sizeof second->directory);
+    memcpy(second->of.directory, rich->of.directory, sizeof second->of.directory);
     int r = rich_open(second, read_only, &err);
     if (r != -EBUSY || strstr(err.text, "in use by another process") == NULL)
         fail_msg("opening answered %d: %s", r, err.text);
@@ -187,17 +187,17 @@ static void test_d05_one_owner(void **state)
     rich_must_open(&place->rich, false);
     refused_as_busy(&place->rich, false);
     refused_as_busy(&place->rich, true); // beside a running owner only it may look
-    snprintf(alias->directory, sizeof alias->directory, "%.190s/link", place->top);
-    assert_int_equal(symlink(place->rich.directory, alias->directory), 0);
+    snprintf(alias->of.directory, sizeof alias->of.directory, "%.190s/link", place->top);
+    assert_int_equal(symlink(place->rich.of.directory, alias->of.directory), 0);
     refused_as_busy(alias, false);
-    snprintf(alias->directory, sizeof alias->directory, "%.190s/bind", place->top);
-    assert_int_equal(mkdir(alias->directory, 0700), 0);
+    snprintf(alias->of.directory, sizeof alias->of.directory, "%.190s/bind", place->top);
+    assert_int_equal(mkdir(alias->of.directory, 0700), 0);
     char command[1000];
-    snprintf(command, sizeof command, "mount --bind %s %s 2>/dev/null", place->rich.directory,
-            alias->directory);
+    snprintf(command, sizeof command, "mount --bind %s %s 2>/dev/null", place->rich.of.directory,
+            alias->of.directory);
     if (system(command) == 0) {
         refused_as_busy(alias, false);
-        rich_run("umount %s", alias->directory);
+        rich_run("umount %s", alias->of.directory);
     } else {
         print_message("skipped: the bind mount (this user may not mount)\n");
     }
@@ -249,11 +249,11 @@ static void test_d05_stopped_and_dead_owners(void **state)
     assert_int_equal(waitpid(owner, &status, 0), owner);
     close(ready);
     // What stands in the lock's file never blocks: nothing, or the number of a process that lives.
-    rich_run("echo %d > %s/lock", (int)getppid(), place->rich.directory);
+    rich_run("echo %d > %s/lock", (int)getppid(), place->rich.of.directory);
     rich_must_open(&place->rich, false);
     rich_expect_right(&place->rich);
     rich_close(&place->rich);
-    rich_run(": > %s/lock", place->rich.directory);
+    rich_run(": > %s/lock", place->rich.of.directory);
     rich_must_open(&place->rich, false);
     rich_expect_right(&place->rich);
 }
@@ -261,10 +261,10 @@ static void test_d05_stopped_and_dead_owners(void **state)
 static void test_d05_copied_elsewhere(void **state)
 {
     struct place *place = *state;
-    rich_run("cp -r %s %s/copy", place->rich.directory, place->top);
+    rich_run("cp -r %s %s/copy", place->rich.of.directory, place->top);
     struct rich *copy = calloc(1, sizeof *copy);
     *copy = place->rich;
-    snprintf(copy->directory, sizeof copy->directory, "%.190s/copy", place->top);
+    snprintf(copy->of.directory, sizeof copy->of.directory, "%.190s/copy", place->top);
     rich_must_open(&place->rich, false); // both at once: they are two stores
     rich_must_open(copy, false);
     rich_expect_right(copy);
@@ -287,12 +287,12 @@ static int sees_unreadable_segment(struct place *place)
     struct rich_reads reads = rich_compare(&place->rich);
     struct store_check_result result = rich_check(&place->rich, &found);
     struct store_gc_result gc;
-    int collected = store_gc(place->rich.store, 0, &gc, &err);
+    int collected = store_gc(place->rich.of.store, 0, &gc, &err);
     rich_close(&place->rich);
     bool told = result.damages > 0 && strstr(found.text, strrchr(unreadable, '/')) != NULL;
     struct loop *loop;
     io_ring_loop_create(0, 64, &loop);
-    int rebuilt = store_rebuild_catalog(loop, place->rich.directory, rich_note, &found, &err);
+    int rebuilt = store_rebuild_catalog(loop, place->rich.of.directory, rich_note, &found, &err);
     io_ring_loop_destroy(loop);
     bool refused = rebuilt < 0 && strstr(err.text, strrchr(unreadable, '/')) != NULL;
     if (!refused || !told)
@@ -306,7 +306,7 @@ static void test_d05_unreadable_is_not_absent(void **state)
 {
     struct place *place = *state;
     if (geteuid() == 0)
-        rich_run("chown -R %d:%d %s", NOBODY, NOBODY, place->rich.directory);
+        rich_run("chown -R %d:%d %s", NOBODY, NOBODY, place->rich.of.directory);
     rich_file(&place->rich, "segments", false, unreadable, sizeof unreadable);
     assert_int_equal(chmod(unreadable, 0), 0);
     assert_int_equal(as_nobody(place, sees_unreadable_segment), 0);
@@ -322,7 +322,7 @@ static void test_d06_killed_readers(void **state)
     struct place *place = *state;
     char path[300];
     struct stat before, after;
-    snprintf(path, sizeof path, "%s/catalog/data.mdb", place->rich.directory);
+    snprintf(path, sizeof path, "%s/catalog/data.mdb", place->rich.of.directory);
     for (unsigned i = 0; i < 200; i++) {
         pid_t child = fork();
         if (child == 0) {
@@ -363,7 +363,7 @@ static void test_d06_small_map(void **state)
     for (unsigned i = 0; sealed == 0 && i < 1000; i++) {
         char name[40];
         snprintf(name, sizeof name, "of a small map %u", i);
-        struct txn *txn = txn_begin(place->rich.store);
+        struct txn *txn = txn_begin(place->rich.of.store);
         struct doc doc = {.kind = DOC_SNAPSHOT, .body = (char *)"", .base_count = 1};
         snprintf(doc.name, sizeof doc.name, "%s", name);
         doc.bases[0] = txn_freeze(txn, rich_id(&place->rich, "child"));
@@ -373,7 +373,7 @@ static void test_d06_small_map(void **state)
             break;
         }
         rich_write(&place->rich, RICH_CHILD, 700 + i % 100, 1, 8500 + i);
-        sealed = i % 4 == 3 ? store_seal(place->rich.store, &err) : 0;
+        sealed = i % 4 == 3 ? store_seal(place->rich.of.store, &err) : 0;
     }
     if (sealed < 0) {
         assert_int_equal(sealed, -ENOSPC);

@@ -3,25 +3,6 @@
 // rebuild gives everything back, and what was deleted stays deleted.
 #include "tests/unit/rich_store.h"
 
-static int setup(void **state)
-{
-    struct rich *rich = calloc(1, sizeof *rich);
-    strcpy(rich->directory, "test_rebuild.XXXXXX");
-    assert_non_null(mkdtemp(rich->directory));
-    rich_make(rich);
-    *state = rich;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct rich *rich = *state;
-    rich_close(rich);
-    rich_run("rm -rf %s %s.other", rich->directory, rich->directory);
-    free(rich);
-    return 0;
-}
-
 static void must_not_open(struct rich *rich, const char *words)
 {
     struct error err = {0};
@@ -38,7 +19,7 @@ static int rebuild(struct rich *rich, struct rich_found *found, struct error *er
     struct loop *loop;
     *found = (struct rich_found){0};
     assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    int r = store_rebuild_catalog(loop, rich->directory, rich_note, found, err);
+    int r = store_rebuild_catalog(loop, rich->of.directory, rich_note, found, err);
     io_ring_loop_destroy(loop);
     return r;
 }
@@ -56,7 +37,7 @@ static void must_rebuild(struct rich *rich)
     rich_close(rich);
     rich_must_open(rich, false);
     struct volume_info info;
-    assert_int_equal(store_volume_find(rich->store, "gone", &info), -ENOENT);
+    assert_int_equal(store_volume_find(rich->of.store, "gone", &info), -ENOENT);
     rich_expect_right(rich);
     rich_expect_clean(rich);
     rich_write(rich, RICH_DISK, 700, 5, 8000); // and it works on
@@ -71,7 +52,7 @@ static void test_lost(void **state)
 {
     struct rich *rich = *state;
     rich_close(rich);
-    rich_run("rm -rf %s/catalog", rich->directory);
+    rich_run("rm -rf %s/catalog", rich->of.directory);
     must_not_open(rich, "--rebuild-catalog");
     must_rebuild(rich);
 }
@@ -81,24 +62,24 @@ static void test_damaged(void **state)
     struct rich *rich = *state;
     rich_close(rich);
     rich_run("dd if=/dev/zero of=%s/catalog/data.mdb bs=4096 count=2 conv=notrunc 2>/dev/null",
-            rich->directory);
+            rich->of.directory);
     must_not_open(rich, "rebuild");
     must_rebuild(rich);
-    rich_run("test -s %s/catalog.old/data.mdb", rich->directory);
+    rich_run("test -s %s/catalog.old/data.mdb", rich->of.directory);
 }
 
 static void test_older_copy(void **state)
 {
     struct rich *rich = *state;
     rich_close(rich);
-    rich_run("cp -r %s/catalog %s.other", rich->directory, rich->directory);
+    rich_run("cp -r %s/catalog %s.other", rich->of.directory, rich->of.directory);
     rich_must_open(rich, false);
     rich_write(rich, RICH_CHILD, 40, 30, 8100);
     rich_seal(rich);
     rich_write(rich, RICH_CHILD, 60, 30, 8200);
     rich_close(rich);
-    rich_run("cd %s && mv catalog catalog.right && cp -r ../%s.other catalog", rich->directory,
-            rich->directory);
+    rich_run("cd %s && mv catalog catalog.right && cp -r ../%s.other catalog", rich->of.directory,
+            rich->of.directory);
     must_not_open(rich, "--rebuild-catalog");
     must_rebuild(rich);
 }
@@ -107,11 +88,11 @@ static void test_of_another_store(void **state)
 {
     struct rich *rich = *state, *other = calloc(1, sizeof *other);
     rich_close(rich);
-    snprintf(other->directory, sizeof other->directory, "%.190s.other", rich->directory);
+    snprintf(other->of.directory, sizeof other->of.directory, "%.190s.other", rich->of.directory);
     rich_make(other);
     rich_close(other);
-    rich_run("rm -rf %s/catalog && cp -r %s/catalog %s/catalog", rich->directory, other->directory,
-            rich->directory);
+    rich_run("rm -rf %s/catalog && cp -r %s/catalog %s/catalog", rich->of.directory, other->of.directory,
+            rich->of.directory);
     free(other);
     must_not_open(rich, "another store");
     must_rebuild(rich);
@@ -121,21 +102,18 @@ static void test_never_sealed(void **state)
 {
     struct rich *rich = *state;
     rich_close(rich);
-    rich_run("rm -rf %s", rich->directory);
-    struct loop *loop;
+    rich_run("rm -rf %s", rich->of.directory);
     struct error err = {0};
     struct rich_found found;
-    struct store_config config = {.log_file_bytes = RICH_FILE_BYTES,
+    rich->of.config = (struct store_config){.log_file_bytes = RICH_FILE_BYTES,
             .log_budget_bytes = (uint64_t)RICH_FILE_BYTES * RICH_BUDGET_FILES};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    assert_int_equal(store_init(loop, rich->directory, &config, &err), 0);
-    io_ring_loop_destroy(loop);
+    store_fixture_make(&rich->of);
     rich_model(rich);
     rich_must_open(rich, false);
     rich_create(rich, RICH_DISK, VOLUME_DISK, (struct base_id){0}, 0);
     rich_write(rich, RICH_DISK, 0, 40, 1000);
     rich_close(rich);
-    rich_run("rm -rf %s/catalog", rich->directory);
+    rich_run("rm -rf %s/catalog", rich->of.directory);
     if (rebuild(rich, &found, &err) < 0)
         fail_msg("rebuild: %s", err.text);
     rich_must_open(rich, false);
@@ -170,7 +148,7 @@ static void test_damaged_segment_stays_damaged(void **state)
     rich_close(rich);
     rich_file(rich, "segments", false, path, sizeof path);
     rich_flip(path, 4096 + 20, 1);
-    rich_run("rm -rf %s/catalog", rich->directory);
+    rich_run("rm -rf %s/catalog", rich->of.directory);
     if (rebuild(rich, &found, &err) < 0)
         fail_msg("rebuild: %s", err.text);
     assert_non_null(strstr(found.text, "damaged"));
@@ -196,14 +174,14 @@ static void test_refuses_while_owned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-            cmocka_unit_test_setup_teardown(test_lost, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_older_copy, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_of_another_store, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_never_sealed, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_refuses_damaged_log, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_damaged_segment_stays_damaged, setup, teardown),
-            cmocka_unit_test_setup_teardown(test_refuses_while_owned, setup, teardown),
+            cmocka_unit_test_setup_teardown(test_lost, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_damaged, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_older_copy, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_of_another_store, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_never_sealed, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_refuses_damaged_log, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_damaged_segment_stays_damaged, rich_setup, rich_teardown),
+            cmocka_unit_test_setup_teardown(test_refuses_while_owned, rich_setup, rich_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void found(void *context, const char *sentence)
     snprintf(findings->text, sizeof findings->text, "%s", sentence);
 }
 
-static struct store_scrub_result scrub(struct fixture *f, struct findings *findings)
+static struct store_scrub_result scrub(struct store_fixture *f, struct findings *findings)
 {
     struct store_scrub_result result;
     struct error err = {0};
@@ -58,15 +58,15 @@ static void fill(struct volume *volume, uint64_t first)
 }
 
 // Paths of all segment files; the count.
-static unsigned segment_paths(struct fixture *f, char paths[][128], unsigned room)
+static unsigned segment_paths(struct store_fixture *f, char paths[][300], unsigned room)
 {
-    char directory_path[96];
+    char directory_path[300];
     unsigned count = 0;
     snprintf(directory_path, sizeof directory_path, "%s/segments", f->directory);
     DIR *directory = opendir(directory_path);
     for (struct dirent *entry; (entry = readdir(directory)) != NULL && count < room;)
         if (entry->d_name[0] != '.')
-            snprintf(paths[count++], 128, "%.80s/%.40s", directory_path, entry->d_name);
+            snprintf(paths[count++], 300, "%.200s/%.40s", directory_path, entry->d_name);
     closedir(directory);
     return count;
 }
@@ -92,8 +92,8 @@ static uint64_t size_of(const char *path)
 
 static void every_flipped_bit_is_found(void **state)
 {
-    struct fixture *f = *state;
-    static char paths[16][128];
+    struct store_fixture *f = *state;
+    static char paths[16][300];
     struct findings findings;
     struct volume *volume = fixture_volume(f, "vol", BLOCKS);
     fill(volume, 1);
@@ -122,8 +122,8 @@ static void every_flipped_bit_is_found(void **state)
 
 static void who_is_touched_is_said(void **state)
 {
-    struct fixture *f = *state;
-    static char paths[16][128];
+    struct store_fixture *f = *state;
+    static char paths[16][300];
     struct findings findings;
     struct base_id base;
     struct volume *volume = fixture_volume(f, "first volume", BLOCKS);
@@ -150,14 +150,14 @@ static void who_is_touched_is_said(void **state)
 
 static void a_missing_file_is_found(void **state)
 {
-    struct fixture *f = *state;
-    static char paths[16][128];
+    struct store_fixture *f = *state;
+    static char paths[16][300];
     struct findings findings;
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     fill(volume, 1);
     fixture_seal(f);
     assert_true(segment_paths(f, paths, 16) >= 2);
-    char moved[160];
+    char moved[400];
     snprintf(moved, sizeof moved, "%s.away", paths[0]);
     assert_int_equal(rename(paths[0], moved), 0);
     assert_true(scrub(f, &findings).damages > 0);
@@ -174,7 +174,7 @@ static void a_missing_file_is_found(void **state)
 // ---- The position ----
 
 struct stopped {
-    struct fixture *f;
+    struct store_fixture *f;
     pthread_t thread;
     _Atomic bool damaged, go;
     unsigned count;
@@ -200,8 +200,8 @@ static void *scrub_in_thread(void *context)
 
 static void the_position_outlives_a_restart(void **state)
 {
-    struct fixture *f = *state;
-    static char paths[64][128];
+    struct store_fixture *f = *state;
+    static char paths[64][300];
     struct findings findings;
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     for (unsigned i = 0; i < 8; i++) {
@@ -226,15 +226,12 @@ static void the_position_outlives_a_restart(void **state)
     assert_int_equal(pthread_create(&stopped.thread, NULL, scrub_in_thread, &stopped), 0);
     while (!atomic_load(&stopped.damaged))
         sched_yield();
-    for (unsigned i = 0; i < FIXTURE_LOOPS; i++) // from here on only store_close drives the loops
-        io_ring_thread_stop(f->loops[i]);
+    store_fixture_stop_threads(f); // from here on only store_close drives the loops
     atomic_store(&stopped.go, true);
-    f->store = store_close(f->store);
+    store_fixture_close_stopped(f);
     pthread_join(stopped.thread, NULL);
     assert_int_equal(stopped.result, -ECANCELED);
-    for (unsigned i = 0; i < FIXTURE_LOOPS; i++)
-        f->loops[i] = io_ring_loop_destroy(f->loops[i]);
-    fixture_open(f);
+    store_fixture_open(f);
     uint64_t kept = f->store->checkpoint->rows.meta.scrub_segment;
     assert_true(kept >= 4);
     struct store_scrub_result rest = scrub(f, &findings);
@@ -247,8 +244,8 @@ static void the_position_outlives_a_restart(void **state)
 // A scrub that is under way ends early, and none begins; seals go on.
 static void a_quiet_store_ends_its_scrub(void **state)
 {
-    struct fixture *f = *state;
-    static char paths[16][128];
+    struct store_fixture *f = *state;
+    static char paths[16][300];
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     fill(volume, 1);
     fixture_seal(f);

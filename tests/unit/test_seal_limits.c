@@ -10,7 +10,7 @@
 
 static const struct store_config small = {.log_file_bytes = 1 << 20, .log_budget_bytes = 16 << 20};
 
-static struct volume *volume_of(struct fixture *f, uint64_t domain, uint64_t blocks)
+static struct volume *volume_of(struct store_fixture *f, uint64_t domain, uint64_t blocks)
 {
     struct txn *txn = txn_begin(f->store);
     struct volume_id id = txn_volume_create(txn, "", VOLUME_DISK, blocks * BLOCK_SIZE, (struct base_id){0});
@@ -24,7 +24,7 @@ static struct volume *volume_of(struct fixture *f, uint64_t domain, uint64_t blo
 static void descriptors_do_not_grow_with_domains(void **state)
 {
     enum { DOMAINS = 64 };
-    struct fixture *f = fixture_new("", &small);
+    struct store_fixture *f = fixture_new("", &small);
     struct volume *volumes[DOMAINS];
     for (uint64_t i = 0; i < DOMAINS; i++) {
         volumes[i] = volume_of(f, i + 1, 4);
@@ -53,9 +53,9 @@ static void descriptors_do_not_grow_with_domains(void **state)
 }
 
 // Flips a byte of the first frame of a segment.
-static void damage_segment(struct fixture *f, unsigned number)
+static void damage_segment(struct store_fixture *f, unsigned number)
 {
-    char path[96];
+    char path[300];
     uint8_t byte;
     snprintf(path, sizeof path, "%s/segments/%08u.1", f->directory, number);
     int fd = open(path, O_RDWR);
@@ -68,7 +68,7 @@ static void damage_segment(struct fixture *f, unsigned number)
 
 static void what_a_failed_seal_wrote_goes(void **state)
 {
-    struct fixture *f = fixture_new("", &small);
+    struct store_fixture *f = fixture_new("", &small);
     struct volume *first = volume_of(f, 1, 64), *second = volume_of(f, 2, 64);
     struct volume_id ids[2] = {volume_get_id(first), volume_get_id(second)};
     assert_int_equal(fixture_write(first, 0, (uint64_t[]){11}, 1), 0);
@@ -77,9 +77,9 @@ static void what_a_failed_seal_wrote_goes(void **state)
     assert_int_equal(fixture_segment_files(f), 4);
     volume_close(first);
     volume_close(second);
-    fixture_close(f);
+    store_fixture_close(f);
     damage_segment(f, 4);
-    fixture_open(f);
+    store_fixture_open(f);
     assert_int_equal(volume_open(f->store, ids[0], &first), 0);
     assert_int_equal(volume_open(f->store, ids[1], &second), 0);
     assert_int_equal(fixture_write(first, 1, (uint64_t[]){12}, 1), 0);
@@ -95,7 +95,7 @@ static void what_a_failed_seal_wrote_goes(void **state)
     fixture_free(f);
 }
 
-static void wait_until_loaded(struct fixture *f)
+static void wait_until_loaded(struct store_fixture *f)
 {
     fixture_seal(f); // behind it, or it gives way
     while (!fixture_stat(f).fingerprints_loaded)
@@ -104,14 +104,14 @@ static void wait_until_loaded(struct fixture *f)
 
 static void device_states_are_not_shared(void **state)
 {
-    struct fixture *f = fixture_new("", &small);
+    struct store_fixture *f = fixture_new("", &small);
     struct volume *volume = fixture_volume(f, "v", 64);
     struct base_id base;
     assert_int_equal(fixture_write(volume, 1, (uint64_t[]){31}, 1), 0);
     fixture_snapshot(f, volume_get_id(volume), "state", 3 * BLOCK_SIZE, &base); // blocks of 's'
     fixture_seal(f);
     volume_close(volume);
-    fixture_reopen(f);
+    store_fixture_reopen(f);
     wait_until_loaded(f);
     struct volume *guess = volume_of(f, 7, 64);
     uint8_t *block = io_buffer_alloc(BLOCK_SIZE);

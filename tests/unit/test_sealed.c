@@ -2,9 +2,9 @@
 // Volumes and bases while their blocks and nodes move into segments: reads, extents and differences against a
 // model, with checkpoints all the time, a node cache that holds next to nothing, and after reopening; what is
 // shared with the parent; damaged nodes and blocks, which are an error and never data.
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -37,9 +37,7 @@ struct content { // of each place: EXTENT_UNMAPPED, EXTENT_ZERO, or what the blo
 };
 
 struct fixture {
-    char directory[64];
-    struct loop *loops[LOOPS];
-    struct store *store;
+    struct store_fixture of;
     struct volume_id ids[VOLUMES];
     struct volume *volumes[VOLUMES];
     struct content contents[VOLUMES];
@@ -77,28 +75,17 @@ static void fill(uint32_t seed, uint8_t *block)
 
 static void open_store(struct fixture *fixture)
 {
-    struct error err = {0};
-    const struct store_config config = {.node_cache_bytes = 1, .seal_log_bytes = 1 << 20};
-    for (unsigned i = 0; i < LOOPS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &fixture->loops[i]), 0);
-    if (store_open(fixture->loops, LOOPS, fixture->directory, &config, &fixture->store, &err) < 0)
-        fail_msg("%s", err.text);
-    for (unsigned i = 0; i < LOOPS; i++)
-        assert_int_equal(io_ring_thread_start(fixture->loops[i]), 0);
+    store_fixture_open(&fixture->of);
     for (unsigned i = 0; i < VOLUMES; i++)
         if (fixture->ids[i].value != 0)
-            assert_int_equal(volume_open(fixture->store, fixture->ids[i], &fixture->volumes[i]), 0);
+            assert_int_equal(volume_open(fixture->of.store, fixture->ids[i], &fixture->volumes[i]), 0);
 }
 
 static void close_store(struct fixture *fixture)
 {
     for (unsigned i = 0; i < VOLUMES; i++)
         fixture->volumes[i] = volume_close(fixture->volumes[i]);
-    for (unsigned i = 0; i < LOOPS; i++)
-        io_ring_thread_stop(fixture->loops[i]);
-    fixture->store = store_close(fixture->store);
-    for (unsigned i = 0; i < LOOPS; i++)
-        fixture->loops[i] = io_ring_loop_destroy(fixture->loops[i]);
+    store_fixture_close(&fixture->of);
 }
 
 static void commit(struct txn *txn)
@@ -111,22 +98,18 @@ static void commit(struct txn *txn)
 static int setup(void **state)
 {
     struct fixture *fixture = calloc(1, sizeof *fixture);
-    struct error err = {0};
-    struct loop *loop;
-    const struct store_config config = {.log_file_bytes = 1 << 20, .log_budget_bytes = 64 << 20};
-    strcpy(fixture->directory, "/var/tmp/ramet-sealed-XXXXXX");
-    assert_non_null(mkdtemp(fixture->directory));
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    if (store_init(loop, fixture->directory, &config, &err) < 0)
-        fail_msg("%s", err.text);
-    io_ring_loop_destroy(loop);
+    const struct store_config config = {.log_file_bytes = 1 << 20,
+            .log_budget_bytes = 64 << 20,
+            .node_cache_bytes = 1,
+            .seal_log_bytes = 1 << 20};
+    store_fixture_init(&fixture->of, "/var/tmp/ramet-sealed-XXXXXX", LOOPS, &config);
     fixture->next_seed = 100;
     open_store(fixture);
     for (unsigned i = 0; i < VOLUMES; i++) {
-        struct txn *txn = txn_begin(fixture->store);
+        struct txn *txn = txn_begin(fixture->of.store);
         fixture->ids[i] = txn_volume_create(txn, "", VOLUME_DISK, VOLUME_BYTES, (struct base_id){0});
         commit(txn);
-        assert_int_equal(volume_open(fixture->store, fixture->ids[i], &fixture->volumes[i]), 0);
+        assert_int_equal(volume_open(fixture->of.store, fixture->ids[i], &fixture->volumes[i]), 0);
         for (unsigned k = 0; k < PLACES; k++)
             fixture->contents[i].seeds[k] = EXTENT_UNMAPPED;
     }
@@ -137,11 +120,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *fixture = *state;
-    char command[128];
-    if (fixture->store != NULL)
-        close_store(fixture);
-    snprintf(command, sizeof command, "rm -rf %s", fixture->directory);
-    assert_int_equal(system(command), 0);
+    close_store(fixture);
+    store_fixture_remove(&fixture->of);
     free(fixture);
     return 0;
 }
@@ -178,7 +158,7 @@ static void change_blocks(struct fixture *fixture)
 static void snapshot(struct fixture *fixture)
 {
     unsigned index = (unsigned)draw(fixture, VOLUMES), at = (unsigned)draw(fixture, BASES);
-    struct txn *txn = txn_begin(fixture->store);
+    struct txn *txn = txn_begin(fixture->of.store);
     struct doc doc = {.kind = DOC_OTHER, .body = (char *)"{}", .body_bytes = 2, .base_count = 1};
     if (fixture->base_ids[at].value != 0)
         txn_doc_delete(txn, fixture->docs[at]);
@@ -193,12 +173,12 @@ static void fork_snapshot(struct fixture *fixture)
     unsigned index = (unsigned)draw(fixture, VOLUMES), at = (unsigned)draw(fixture, BASES);
     if (fixture->base_ids[at].value == 0)
         return;
-    struct txn *txn = txn_begin(fixture->store);
+    struct txn *txn = txn_begin(fixture->of.store);
     fixture->volumes[index] = volume_close(fixture->volumes[index]);
     txn_volume_delete(txn, fixture->ids[index]);
     fixture->ids[index] = txn_volume_create(txn, "", VOLUME_DISK, 0, fixture->base_ids[at]);
     commit(txn);
-    assert_int_equal(volume_open(fixture->store, fixture->ids[index], &fixture->volumes[index]), 0);
+    assert_int_equal(volume_open(fixture->of.store, fixture->ids[index], &fixture->volumes[index]), 0);
     fixture->contents[index] = fixture->frozen[at];
 }
 
@@ -271,8 +251,8 @@ static void check_diff(struct fixture *fixture, unsigned older, unsigned newer)
     struct seen seen = {0};
     if (fixture->base_ids[older].value == 0 || fixture->base_ids[newer].value == 0)
         return;
-    assert_int_equal(base_open(fixture->store, fixture->base_ids[older], &a), 0);
-    assert_int_equal(base_open(fixture->store, fixture->base_ids[newer], &b), 0);
+    assert_int_equal(base_open(fixture->of.store, fixture->base_ids[older], &a), 0);
+    assert_int_equal(base_open(fixture->of.store, fixture->base_ids[newer], &b), 0);
     assert_int_equal(base_diff_wait(a, b, see, &seen), 0);
     assert_false(seen.wrong);
     for (unsigned place = 0; place < PLACES; place++) {
@@ -290,7 +270,7 @@ static void check_base(struct fixture *fixture, unsigned at)
     struct base *base;
     if (fixture->base_ids[at].value == 0)
         return;
-    assert_int_equal(base_open(fixture->store, fixture->base_ids[at], &base), 0);
+    assert_int_equal(base_open(fixture->of.store, fixture->base_ids[at], &base), 0);
     check_reads(&fixture->frozen[at], NULL, base);
     check_extents(&fixture->frozen[at], NULL, base);
     base_close(base);
@@ -317,8 +297,8 @@ static void *seal_run(void *argument)
     while (!atomic_load(&fixture->stop)) {
         struct error err = {0};
         struct store_gc_result result;
-        int r = fixture->seals % 3 == 2 ? store_gc(fixture->store, 0, &result, &err)
-                                        : store_seal(fixture->store, &err);
+        int r = fixture->seals % 3 == 2 ? store_gc(fixture->of.store, 0, &result, &err)
+                                        : store_seal(fixture->of.store, &err);
         if (r < 0) {
             snprintf(fixture->failure, sizeof fixture->failure, "sealing or collecting: %s", err.text);
             break;
@@ -430,7 +410,7 @@ static void shared_places(struct volume *volume, bool *ret_shared)
 static void seal(struct fixture *fixture)
 {
     struct error err = {0};
-    if (store_seal(fixture->store, &err) < 0)
+    if (store_seal(fixture->of.store, &err) < 0)
         fail_msg("%s", err.text);
 }
 
@@ -439,7 +419,7 @@ static void test_what_is_shared_with_the_parent(void **state)
     struct fixture *fixture = *state;
     uint8_t *bytes = io_buffer_alloc(WINDOW_BLOCKS * BLOCK_SIZE), block[BLOCK_SIZE];
     bool shared[PLACES];
-    struct txn *txn = txn_begin(fixture->store);
+    struct txn *txn = txn_begin(fixture->of.store);
     struct doc doc = {.kind = DOC_OTHER, .body = (char *)"{}", .body_bytes = 2, .base_count = 1};
     for (unsigned i = 0; i < WINDOW_BLOCKS; i++)
         fill(101 + 16 * i, bytes + (size_t)i * BLOCK_SIZE);
@@ -450,7 +430,7 @@ static void test_what_is_shared_with_the_parent(void **state)
     struct volume_id child_id = txn_volume_create(txn, "", VOLUME_DISK, 0, doc.bases[0]);
     commit(txn);
     struct volume *child;
-    assert_int_equal(volume_open(fixture->store, child_id, &child), 0);
+    assert_int_equal(volume_open(fixture->of.store, child_id, &child), 0);
     fill(7777, block);
     assert_int_equal(volume_write_wait(child, byte_of(3), block, BLOCK_SIZE, 0), 0);
     assert_int_equal(volume_write_wait(child, byte_of(5), bytes + 5 * BLOCK_SIZE, BLOCK_SIZE, 0), 0);
@@ -465,7 +445,7 @@ static void test_what_is_shared_with_the_parent(void **state)
             volume_close(child);
             close_store(fixture);
             open_store(fixture);
-            assert_int_equal(volume_open(fixture->store, child_id, &child), 0);
+            assert_int_equal(volume_open(fixture->of.store, child_id, &child), 0);
         }
     }
     shared_places(fixture->volumes[0], shared); // a volume that was frozen comes from that base
@@ -474,7 +454,7 @@ static void test_what_is_shared_with_the_parent(void **state)
     shared_places(fixture->volumes[1], shared); // has no parent
     for (unsigned place = 0; place < PLACES; place++)
         assert_false(shared[place]);
-    txn = txn_begin(fixture->store);
+    txn = txn_begin(fixture->of.store);
     txn_doc_delete(txn, id);
     commit(txn);
     shared_places(child, shared); // the parent is gone
@@ -486,14 +466,14 @@ static void test_what_is_shared_with_the_parent(void **state)
 
 static void damage_segments(const struct fixture *fixture)
 {
-    char path[400];
-    snprintf(path, sizeof path, "%s/segments", fixture->directory);
+    char path[500];
+    snprintf(path, sizeof path, "%s/segments", fixture->of.directory);
     DIR *directory = opendir(path);
     assert_non_null(directory);
     for (const struct dirent *entry; (entry = readdir(directory)) != NULL;) {
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, "%s/segments/%s", fixture->directory, entry->d_name);
+        snprintf(path, sizeof path, "%s/segments/%s", fixture->of.directory, entry->d_name);
         int fd = open(path, O_RDWR | O_CLOEXEC);
         assert_true(fd >= 0);
         assert_int_equal(pwrite(fd, "damaged, in the first frame", 27, BLOCK_SIZE + 5), 27);

@@ -17,7 +17,7 @@ struct filled {
     unsigned count;
 };
 
-static int write_piece(struct fixture *f, struct filled *filled, unsigned v)
+static int write_piece(struct store_fixture *f, struct filled *filled, unsigned v)
 {
     uint64_t numbers[PIECE];
     for (unsigned i = 0; i < PIECE; i++)
@@ -28,7 +28,7 @@ static int write_piece(struct fixture *f, struct filled *filled, unsigned v)
 }
 
 // Until the store refuses; the answer.
-static int write_until_full(struct fixture *f, struct filled *filled)
+static int write_until_full(struct store_fixture *f, struct filled *filled)
 {
     for (unsigned v = 0; v < filled->count; v++)
         while (filled->written[v] < VOLUME_BLOCKS) {
@@ -39,7 +39,7 @@ static int write_until_full(struct fixture *f, struct filled *filled)
     return 0;
 }
 
-static void make_volumes(struct fixture *f, struct filled *filled)
+static void make_volumes(struct store_fixture *f, struct filled *filled)
 {
     for (; filled->count < VOLUMES; filled->count++) {
         char name[16];
@@ -69,7 +69,7 @@ static void close_volumes(struct filled *filled)
         filled->volumes[v] = volume_close(filled->volumes[v]);
 }
 
-static void open_volumes(struct fixture *f, struct filled *filled)
+static void open_volumes(struct store_fixture *f, struct filled *filled)
 {
     for (unsigned v = 0; v < filled->count; v++) {
         char name[16];
@@ -80,7 +80,7 @@ static void open_volumes(struct fixture *f, struct filled *filled)
     }
 }
 
-static void delete_one(struct fixture *f, struct filled *filled, unsigned v)
+static void delete_one(struct store_fixture *f, struct filled *filled, unsigned v)
 {
     fixture_delete_volume(f, filled->volumes[v]);
     filled->volumes[v] = NULL;
@@ -88,7 +88,7 @@ static void delete_one(struct fixture *f, struct filled *filled, unsigned v)
 }
 
 // Room is there again: it may be seen with the first try that fails.
-static void expect_room(struct fixture *f, struct filled *filled, unsigned v)
+static void expect_room(struct store_fixture *f, struct filled *filled, unsigned v)
 {
     int r = write_piece(f, filled, v);
     for (unsigned i = 0; i < RESTS_MAX && r == -ENOSPC; i++) {
@@ -113,7 +113,7 @@ static void D01_out_of_a_full_quota(void **state)
             .log_budget_bytes = 16 << 20,
             .quota_bytes = 64 << 20,
             .spare_log_files = 1};
-    struct fixture *f = fixture_new("", &config);
+    struct store_fixture *f = fixture_new("", &config);
     struct filled *filled = calloc(1, sizeof *filled);
     make_volumes(f, filled);
     assert_int_equal(write_until_full(f, filled), -ENOSPC);
@@ -129,7 +129,7 @@ static void D01_out_of_a_full_quota(void **state)
     expect_room(f, filled, v);
     expect_all(filled);
     close_volumes(filled);
-    fixture_reopen(f);
+    store_fixture_reopen(f);
     open_volumes(f, filled);
     expect_all(filled);
     close_volumes(filled);
@@ -142,7 +142,7 @@ static void space_comes_back_by_itself(void **state)
 {
     const struct store_config config = {
             .log_file_bytes = 1 << 20, .log_budget_bytes = 16 << 20, .quota_bytes = 64 << 20};
-    struct fixture *f = fixture_new("", &config);
+    struct store_fixture *f = fixture_new("", &config);
     struct filled *filled = calloc(1, sizeof *filled);
     make_volumes(f, filled);
     assert_int_equal(write_until_full(f, filled), -ENOSPC);
@@ -159,7 +159,7 @@ static void space_comes_back_by_itself(void **state)
 
 static uint64_t du(const char *directory)
 {
-    char command[128];
+    char command[300];
     unsigned long long kib = 0;
     snprintf(command, sizeof command, "du -s --block-size=1024 %s", directory);
     FILE *pipe = popen(command, "r");
@@ -174,7 +174,7 @@ static bool is_near(uint64_t bytes, uint64_t real)
     return bytes * 100 >= real * 99 && bytes * 99 <= real * 100;
 }
 
-static bool figures_agree(struct fixture *f)
+static bool figures_agree(struct store_fixture *f)
 {
     struct store_stat stat = fixture_stat(f);
     uint64_t sum = stat.log_used_bytes + stat.log_spare_bytes + stat.segment_bytes + stat.leaving_bytes +
@@ -189,7 +189,7 @@ static void figures_add_up_to_what_du_says(void **state)
 {
     const struct store_config config = {
             .log_file_bytes = 1 << 20, .log_budget_bytes = 32 << 20, .seal_log_bytes = 1 << 30};
-    struct fixture *f = fixture_new("", &config);
+    struct store_fixture *f = fixture_new("", &config);
     struct filled *filled = calloc(1, sizeof *filled);
     make_volumes(f, filled);
     for (unsigned i = 0; i < 3 * VOLUME_BLOCKS / PIECE; i++)
@@ -249,7 +249,7 @@ static void fill_from_outside(char path[96])
 }
 
 // By the reserve: whether a full store has room for one more snapshot is not what is tried here.
-static struct doc_id snapshot_by_reserve(struct fixture *f, struct volume_id id)
+static struct doc_id snapshot_by_reserve(struct store_fixture *f, struct volume_id id)
 {
     struct txn *txn = txn_begin(f->store);
     struct doc doc = {.kind = DOC_SNAPSHOT, .name = "s", .body = "{}", .body_bytes = 2, .base_count = 1};
@@ -265,7 +265,7 @@ static void D01_out_of_a_full_file_system(void **state)
             .log_budget_bytes = 16 << 20,
             .reserve_bytes = 24 << 20}; // all that the log holds
     mount_small("140m");
-    struct fixture *f = fixture_new(mounted, &config);
+    struct store_fixture *f = fixture_new(mounted, &config);
     struct filled *filled = calloc(1, sizeof *filled);
     char outside[96];
     make_volumes(f, filled);
@@ -280,7 +280,7 @@ static void D01_out_of_a_full_file_system(void **state)
     assert_int_equal(volume_zero_wait(filled->volumes[v], 0, PIECE * BLOCK_SIZE, true, VOLUME_FUA), 0);
     filled->written[v] = 0;
     close_volumes(filled);
-    fixture_reopen(f); // with not a byte free
+    store_fixture_reopen(f); // with not a byte free
     open_volumes(f, filled);
     expect_all(filled);
     delete_one(f, filled, 0);

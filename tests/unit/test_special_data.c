@@ -9,7 +9,7 @@
 
 enum { BLOCKS = 4096, CHUNK = 128 };
 
-typedef void (*maker)(struct fixture *f, uint8_t *block, uint64_t index);
+typedef void (*maker)(struct store_fixture *f, uint8_t *block, uint64_t index);
 
 static const struct store_config SMALL = {
         .log_file_bytes = 1 << 20, .log_budget_bytes = 32 << 20, .seal_log_bytes = 8 << 20};
@@ -26,7 +26,8 @@ static int teardown(void **state)
     return 0;
 }
 
-static void write_all(struct fixture *f, struct volume *volume, uint64_t first, uint64_t count, maker make)
+static void write_all(
+        struct store_fixture *f, struct volume *volume, uint64_t first, uint64_t count, maker make)
 {
     uint8_t *bytes = io_buffer_alloc(CHUNK * BLOCK_SIZE);
     for (uint64_t at = first; at < first + count; at += CHUNK) {
@@ -37,7 +38,8 @@ static void write_all(struct fixture *f, struct volume *volume, uint64_t first, 
     io_buffer_free(bytes);
 }
 
-static void read_all(struct fixture *f, struct volume *volume, uint64_t first, uint64_t count, maker make)
+static void read_all(
+        struct store_fixture *f, struct volume *volume, uint64_t first, uint64_t count, maker make)
 {
     uint8_t *bytes = io_buffer_alloc(CHUNK * BLOCK_SIZE), want[BLOCK_SIZE];
     for (uint64_t at = first; at < first + count; at += CHUNK) {
@@ -52,7 +54,7 @@ static void read_all(struct fixture *f, struct volume *volume, uint64_t first, u
 }
 
 // Returns what the store has when all of it is sealed.
-static struct store_stat through_the_mill(struct fixture *f, maker make)
+static struct store_stat through_the_mill(struct store_fixture *f, maker make)
 {
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     struct base_id base;
@@ -69,7 +71,7 @@ static struct store_stat through_the_mill(struct fixture *f, maker make)
     fixture_collect(f, 0);
     read_all(f, volume, BLOCKS / 2, BLOCKS / 2, make);
     volume_close(volume);
-    fixture_reopen(f);
+    store_fixture_reopen(f);
     struct volume_info info;
     assert_int_equal(store_volume_find(f->store, "v", &info), 0);
     assert_int_equal(volume_open(f->store, info.id, &volume), 0);
@@ -78,7 +80,7 @@ static struct store_stat through_the_mill(struct fixture *f, maker make)
     return full;
 }
 
-static void one_random(struct fixture *f, uint8_t *block, uint64_t index)
+static void one_random(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     fixture_block(block, 12345);
 }
@@ -91,7 +93,7 @@ static void D08_one_block_over_and_over(void **state)
     assert_true(stat.segment_bytes < 200000);
 }
 
-static void all_ff(struct fixture *f, uint8_t *block, uint64_t index)
+static void all_ff(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     memset(block, 0xff, BLOCK_SIZE);
 }
@@ -101,7 +103,7 @@ static void D08_all_ff(void **state)
     assert_int_equal(through_the_mill(*state, all_ff).unique_bytes, BLOCK_SIZE);
 }
 
-static void zeros(struct fixture *f, uint8_t *block, uint64_t index)
+static void zeros(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     memset(block, 0, BLOCK_SIZE);
 }
@@ -116,7 +118,7 @@ static bool only_zero(void *context, uint64_t offset, uint64_t length, enum exte
 
 static void D08_written_zeros(void **state)
 {
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     struct volume *volume = fixture_volume(f, "v", BLOCKS);
     write_all(f, volume, 0, BLOCKS, zeros);
     fixture_collect(f, 0);
@@ -131,7 +133,7 @@ static void D08_written_zeros(void **state)
     volume_close(volume);
 }
 
-static void alternating(struct fixture *f, uint8_t *block, uint64_t index)
+static void alternating(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     fixture_block(block, 100 + index % 2);
 }
@@ -141,7 +143,7 @@ static void D08_two_blocks_in_turn(void **state)
     assert_int_equal(through_the_mill(*state, alternating).unique_bytes, 2 * BLOCK_SIZE);
 }
 
-static void first_or_last_byte(struct fixture *f, uint8_t *block, uint64_t index)
+static void first_or_last_byte(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     fixture_block(block, 9);
     block[index % 2 == 0 ? 0 : BLOCK_SIZE - 1] = (uint8_t)(index / 2);
@@ -153,7 +155,7 @@ static void D08_differing_in_one_byte(void **state)
     through_the_mill(*state, first_or_last_byte);
 }
 
-static void incompressible(struct fixture *f, uint8_t *block, uint64_t index)
+static void incompressible(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     fixture_block(block, 1000 + index);
 }
@@ -169,7 +171,7 @@ static void D08_incompressible_is_raw(void **state)
 static uint8_t imitations[64][BLOCK_SIZE];
 static unsigned imitation_count;
 
-static void take_imitations(struct fixture *f, const char *below)
+static void take_imitations(struct store_fixture *f, const char *below)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", f->directory, below);
@@ -191,7 +193,7 @@ static void take_imitations(struct fixture *f, const char *below)
     closedir(directory);
 }
 
-static void imitating(struct fixture *f, uint8_t *block, uint64_t index)
+static void imitating(struct store_fixture *f, uint8_t *block, uint64_t index)
 {
     memcpy(block, imitations[index % imitation_count], BLOCK_SIZE);
 }
@@ -203,7 +205,7 @@ static void sees_damage(void *context, const char *sentence)
 
 static void D08_imitations_of_the_stores_own(void **state)
 {
-    struct fixture *f = *state;
+    struct store_fixture *f = *state;
     struct volume *volume = fixture_volume(f, "first", CHUNK);
     write_all(f, volume, 0, CHUNK, incompressible);
     volume_close(volume);

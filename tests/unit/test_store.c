@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine on real files and real loops: what is written is read, forks are apart, and a reopened store is
 // the same.
-#include "blockstore/io_ring.h"
 #include "snapshot/txn.h"
 #include "snapshot/volume.h"
+#include "tests/unit/store_fixture.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -17,64 +17,27 @@
 
 enum { SHARDS = 3, FILE_BYTES = 1 << 20, BUDGET_FILES = 12 };
 
-struct world {
-    char directory[64];
-    struct loop *loops[SHARDS];
-    struct store *store;
-};
-
-static void world_open(struct world *world)
-{
-    struct error err = {0};
-    for (unsigned i = 0; i < SHARDS; i++)
-        assert_int_equal(io_ring_loop_create(i, 64, &world->loops[i]), 0);
-    int r = store_open(world->loops, SHARDS, world->directory, NULL, &world->store, &err);
-    if (r < 0)
-        fail_msg("open: %s", err.text);
-    for (unsigned i = 0; i < SHARDS; i++)
-        assert_int_equal(io_ring_thread_start(world->loops[i]), 0);
-}
-
-static void world_close(struct world *world)
-{
-    for (unsigned i = 0; i < SHARDS; i++)
-        io_ring_thread_stop(world->loops[i]);
-    world->store = store_close(world->store);
-    for (unsigned i = 0; i < SHARDS; i++)
-        world->loops[i] = io_ring_loop_destroy(world->loops[i]);
-}
-
 static int setup(void **state)
 {
-    struct world *world = calloc(1, sizeof *world);
-    strcpy(world->directory, "test_store.XXXXXX");
-    assert_non_null(mkdtemp(world->directory));
-    struct loop *loop;
-    struct error err = {0};
-    assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
-    struct store_config config = {
+    struct store_fixture *world = calloc(1, sizeof *world);
+    const struct store_config config = {
             .log_file_bytes = FILE_BYTES, .log_budget_bytes = (uint64_t)FILE_BYTES * BUDGET_FILES};
-    int r = store_init(loop, world->directory, &config, &err);
-    if (r < 0)
-        fail_msg("init: %s", err.text);
-    io_ring_loop_destroy(loop);
-    world_open(world);
+    store_fixture_init(world, "test_store.XXXXXX", SHARDS, &config);
+    store_fixture_open(world);
     *state = world;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct world *world = *state;
-    world_close(world);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", world->directory);
-    int r = system(command);
+    struct store_fixture *world = *state;
+    store_fixture_remove(world);
     free(world);
-    return r;
+    return 0;
 }
 
-static struct volume_id create(struct world *world, const char *name, uint64_t size, struct base_id parent)
+static struct volume_id create(
+        struct store_fixture *world, const char *name, uint64_t size, struct base_id parent)
 {
     struct error err = {0};
     struct txn *txn = txn_begin(world->store);
@@ -121,7 +84,7 @@ static void expect_zero(struct volume *volume, uint64_t offset, size_t size)
 
 static void test_written_is_read(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume *volume;
     assert_int_equal(
             volume_open(world->store, create(world, "a", 10 << 20, (struct base_id){0}), &volume), 0);
@@ -140,8 +103,7 @@ static void test_written_is_read(void **state)
     expect_zero(volume, (5 << 20) + 10, 9000);
     expect(volume, 5 << 20, 10, 2);
     volume_close(volume);
-    world_close(world);
-    world_open(world);
+    store_fixture_reopen(world);
     struct volume_info info;
     assert_int_equal(store_volume_find(world->store, "a", &info), 0);
     assert_int_equal(volume_open(world->store, info.id, &volume), 0);
@@ -151,7 +113,7 @@ static void test_written_is_read(void **state)
     volume_close(volume);
 }
 
-static struct base_id freeze(struct world *world, struct volume_id id, const char *name)
+static struct base_id freeze(struct store_fixture *world, struct volume_id id, const char *name)
 {
     struct error err = {0};
     struct txn *txn = txn_begin(world->store);
@@ -168,7 +130,7 @@ static struct base_id freeze(struct world *world, struct volume_id id, const cha
 
 static void test_forks_are_apart(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id parent = create(world, "parent", 64 << 20, (struct base_id){0});
     struct volume *volume, *child;
     struct base *base;
@@ -193,8 +155,7 @@ static void test_forks_are_apart(void **state)
         base_close(base);
         volume_close(volume);
         volume_close(child);
-        world_close(world);
-        world_open(world);
+        store_fixture_reopen(world);
         struct volume_info info;
         struct doc doc;
         assert_int_equal(store_volume_find(world->store, "child", &info), 0);
@@ -216,7 +177,7 @@ static void test_forks_are_apart(void **state)
 // lost.
 static void test_log_files_are_recycled(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id id = create(world, "r", 2 << 20, (struct base_id){0});
     struct volume *volume;
     assert_int_equal(volume_open(world->store, id, &volume), 0);
@@ -227,8 +188,7 @@ static void test_log_files_are_recycled(void **state)
     store_stat(world->store, &stat);
     assert_true(stat.log_used_bytes + stat.log_spare_bytes <= (uint64_t)FILE_BYTES * BUDGET_FILES);
     volume_close(volume);
-    world_close(world);
-    world_open(world);
+    store_fixture_reopen(world);
     assert_int_equal(volume_open(world->store, id, &volume), 0);
     expect(volume, 0, 2 << 20, 39);
     volume_close(volume);
@@ -236,7 +196,7 @@ static void test_log_files_are_recycled(void **state)
 
 static void test_more_than_the_log_holds(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume_id id = create(world, "f", 32 << 20, (struct base_id){0});
     struct volume *volume;
     uint8_t *bytes = calloc(1, 1 << 20);
@@ -253,7 +213,7 @@ static void test_more_than_the_log_holds(void **state)
 
 static void test_bad_requests_have_words(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume *volume;
     struct error err = {0};
     struct volume_id id = create(world, "x", 1000001, (struct base_id){0});
@@ -285,7 +245,7 @@ static void test_bad_requests_have_words(void **state)
 
 static void test_resize(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume *volume;
     struct error err = {0};
     struct volume_id id = create(world, "z", 1 << 20, (struct base_id){0});
@@ -326,7 +286,7 @@ static void damage_last_write(const char *directory)
 // After a clean close nothing may be taken for a torn end: damage is named, and nothing is dropped.
 static void test_damage_is_no_end(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct volume *volume;
     struct error err = {0};
     struct volume_id id = create(world, "d", 1 << 20, (struct base_id){0});
@@ -334,7 +294,7 @@ static void test_damage_is_no_end(void **state)
     put(volume, 0, 4096, 1);
     put(volume, 4096, 4096, 2);
     volume_close(volume);
-    world_close(world);
+    store_fixture_close(world);
     damage_last_write(world->directory);
     struct loop *loop;
     assert_int_equal(io_ring_loop_create(0, 64, &loop), 0);
@@ -343,7 +303,7 @@ static void test_damage_is_no_end(void **state)
     assert_non_null(strstr(err.text, "log/00000001 is damaged at byte"));
     io_ring_loop_destroy(loop);
     damage_last_write(world->directory); // flips it back
-    world_open(world);
+    store_fixture_open(world);
     assert_int_equal(volume_open(world->store, id, &volume), 0);
     expect(volume, 4096, 4096, 2);
     volume_close(volume);
@@ -356,7 +316,7 @@ static struct doc_id put_doc(struct txn *txn, struct doc_id id, const char *name
     return txn_doc_put(txn, &doc, NULL, 0);
 }
 
-static void expect_named(struct world *world, const char *name, struct doc_id id)
+static void expect_named(struct store_fixture *world, const char *name, struct doc_id id)
 {
     struct doc doc = {0};
     assert_int_equal(store_doc_find(world->store, DOC_SANDBOX, name, &doc), 0);
@@ -367,7 +327,7 @@ static void expect_named(struct world *world, const char *name, struct doc_id id
 // Two docs swap names in one transaction, one going nameless meanwhile; without that the second is refused.
 static void test_docs_swap_names(void **state)
 {
-    struct world *world = *state;
+    struct store_fixture *world = *state;
     struct error err = {0};
     struct txn *txn = txn_begin(world->store);
     struct doc_id a = put_doc(txn, (struct doc_id){0}, "a"), b = put_doc(txn, (struct doc_id){0}, "b");
@@ -385,8 +345,7 @@ static void test_docs_swap_names(void **state)
     for (int again = 0; again < 2; again++) {
         expect_named(world, "a", b);
         expect_named(world, "b", a);
-        world_close(world);
-        world_open(world);
+        store_fixture_reopen(world);
     }
     txn = txn_begin(world->store);
     put_doc(txn, a, "c");

@@ -17,10 +17,10 @@ static int setup(void **state)
     struct torn *torn = calloc(1, sizeof *torn);
     strcpy(torn->pristine, "/tmp/test_torn.XXXXXX");
     assert_non_null(mkdtemp(torn->pristine));
-    snprintf(torn->rich.directory, sizeof torn->rich.directory, "%s/pristine", torn->pristine);
+    snprintf(torn->rich.of.directory, sizeof torn->rich.of.directory, "%s/pristine", torn->pristine);
     rich_make(&torn->rich);
     rich_close(&torn->rich);
-    snprintf(torn->rich.directory, sizeof torn->rich.directory, "%s/store", torn->pristine);
+    snprintf(torn->rich.of.directory, sizeof torn->rich.of.directory, "%s/store", torn->pristine);
     assert_int_equal(io_ring_loop_create(0, 64, &torn->loop), 0);
     *state = torn;
     return 0;
@@ -38,7 +38,8 @@ static int teardown(void **state)
 
 static void fresh(struct torn *torn)
 {
-    rich_run("rm -rf %s && cp -r %s/pristine %s", torn->rich.directory, torn->pristine, torn->rich.directory);
+    rich_run("rm -rf %s && cp -r %s/pristine %s", torn->rich.of.directory, torn->pristine,
+            torn->rich.of.directory);
 }
 
 static struct store_check_result look(struct torn *torn, struct rich_found *found)
@@ -46,7 +47,7 @@ static struct store_check_result look(struct torn *torn, struct rich_found *foun
     struct error err = {0};
     struct store_check_result result = {0};
     *found = (struct rich_found){0};
-    int r = store_check_files(torn->loop, torn->rich.directory, rich_note, found, &result, &err);
+    int r = store_check_files(torn->loop, torn->rich.of.directory, rich_note, found, &result, &err);
     if (r < 0)
         fail_msg("check of files: %s", err.text);
     return result;
@@ -72,7 +73,7 @@ static struct outcome try_store(struct torn *torn, bool read_only)
 static void newest(struct torn *torn, const char *folder, char *ret_path, size_t size)
 {
     if (strcmp(folder, "catalog") == 0)
-        snprintf(ret_path, size, "%s/catalog/data.mdb", torn->rich.directory);
+        snprintf(ret_path, size, "%s/catalog/data.mdb", torn->rich.of.directory);
     else
         rich_file(&torn->rich, folder, true, ret_path, size);
 }
@@ -147,7 +148,7 @@ static void test_d03_duplicates(void **state)
         fresh(torn);
         newest(torn, folders[f], path, sizeof path);
         unsigned long number = strtoul(base_name(path), NULL, 10);
-        rich_run("cp %s %s/%s/%08lu%s", path, torn->rich.directory, folders[f], number + 1,
+        rich_run("cp %s %s/%s/%08lu%s", path, torn->rich.of.directory, folders[f], number + 1,
                 f == 1 ? ".1" : "");
         look(torn, &found);
         rich_must_open(&torn->rich, true);
@@ -233,7 +234,7 @@ static void test_bits_of_superblock(void **state)
     struct torn *torn = *state;
     char path[600];
     fresh(torn);
-    snprintf(path, sizeof path, "%s/superblock", torn->rich.directory);
+    snprintf(path, sizeof path, "%s/superblock", torn->rich.of.directory);
     struct flips flips = flip_all(torn, path, size_of(path), 300);
     assert_int_equal(flips.meaningless, 0);
 }
@@ -271,7 +272,7 @@ static void test_bits_of_catalog(void **state)
     struct torn *torn = *state;
     char path[600];
     fresh(torn);
-    snprintf(path, sizeof path, "%s/catalog/data.mdb", torn->rich.directory);
+    snprintf(path, sizeof path, "%s/catalog/data.mdb", torn->rich.of.directory);
     struct flips flips = flip_all(torn, path, size_of(path), 400);
     assert_true(flips.told > 20);
 }
@@ -282,7 +283,7 @@ static void test_bits_of_lock(void **state)
     struct torn *torn = *state;
     char path[600];
     fresh(torn);
-    snprintf(path, sizeof path, "%s/lock", torn->rich.directory);
+    snprintf(path, sizeof path, "%s/lock", torn->rich.of.directory);
     struct flips flips = flip_all(torn, path, size_of(path), 48);
     assert_int_equal(flips.told, 0);
 }

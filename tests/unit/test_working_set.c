@@ -94,7 +94,7 @@ static void test_damage_is_told(void **state)
     working_set_free(&set);
 }
 
-static struct doc_id put_machine(struct fixture *f, const char *name)
+static struct doc_id put_machine(struct store_fixture *f, const char *name)
 {
     struct doc doc = {.kind = DOC_MACHINE, .body = (char *)"{}", .body_bytes = 2};
     snprintf(doc.name, sizeof doc.name, "%s", name);
@@ -104,7 +104,7 @@ static struct doc_id put_machine(struct fixture *f, const char *name)
     return id;
 }
 
-static void delete_machine(struct fixture *f, struct doc_id id, bool with_set)
+static void delete_machine(struct store_fixture *f, struct doc_id id, bool with_set)
 {
     struct txn *txn = txn_begin(f->store);
     txn_doc_delete(txn, id);
@@ -116,7 +116,7 @@ static void delete_machine(struct fixture *f, struct doc_id id, bool with_set)
 static void test_lives_with_its_snapshot(void **state)
 {
     struct store_config config = {.log_file_bytes = 1 << 20, .log_budget_bytes = 12 << 20};
-    struct fixture *f = fixture_new("", &config);
+    struct store_fixture *f = fixture_new("", &config);
     struct working_set set = make(), again;
     unsigned removed = 7;
     struct doc_id a = put_machine(f, "a"), b = put_machine(f, "b");
@@ -125,7 +125,7 @@ static void test_lives_with_its_snapshot(void **state)
     assert_int_equal(working_set_save(f->store, a, &set, &err), 0);
     assert_int_equal(working_set_save(f->store, a, &set, &err), -EEXIST);
     assert_int_equal(working_set_save(f->store, b, &set, &err), 0);
-    fixture_reopen(f);
+    store_fixture_reopen(f);
     assert_true(working_set_exists(f->store, a));
     assert_int_equal(working_set_load(f->store, a, IMAGE_BYTES, &again, &err), 0);
     assert_int_equal(again.pages, 5);
