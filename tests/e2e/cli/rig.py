@@ -237,6 +237,23 @@ class Case(unittest.TestCase):
             return file.read()
 
 
+class MachineCase(Case):
+    """With something to boot from: the test image, as the volume that sandboxes are made of by default."""
+    KERNEL = True
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
+
+    def sh(self, name, line, **more):
+        return self.daemon.ramet("exec", name, line, **more)
+
+    def start_program(self, box, name, text, *arguments):
+        """A Python program that goes on in the background of a sandbox; what it prints is in NAME.log there."""
+        self.daemon.ramet("cp", self.write("program", text.encode()), f"{box}:{name}.py")
+        self.sh(box, f"setsid python3 {name}.py {' '.join(arguments)} > {name}.log 2>&1 < /dev/null &")
+
+
 def need_root():
     if os.geteuid() != 0:
         skip("the daemon mounts memory images, which needs root here")

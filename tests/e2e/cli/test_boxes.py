@@ -41,19 +41,9 @@ else:
 """
 
 
-class Boxes(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def sh(self, name, line, status=0, **more):
-        return self.daemon.ramet("exec", name, line, status=status, **more)
-
+class Boxes(rig.MachineCase):
     def start_counter(self, name):
-        self.daemon.ramet("cp", self.write("counter.py", COUNTER.encode()), name + ":counter.py")
-        self.sh(name, "setsid python3 counter.py > /dev/null 2>&1 < /dev/null &")
+        self.start_program(name, "counter", COUNTER)
         return self.counted(name, 3)
 
     def state(self, name):
@@ -270,8 +260,7 @@ class Boxes(rig.Case):
         self.daemon.ramet("volume", "import", "ballast", self.path("ballast"), "--format", "raw")
         self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.daemon.ramet("create", "demo")
-        self.daemon.ramet("cp", self.write("fill.py", FILL.encode()), "demo:fill.py")
-        self.sh("demo", "setsid python3 fill.py write > /dev/null 2>&1 < /dev/null &")
+        self.start_program("demo", "fill", FILL, "write")
         self.until(lambda: "guest waits" in self.daemon.json("show", "demo").get("reason", ""))
         self.assertEqual(self.daemon.json("show", "demo")["state"], "running")
         self.daemon.ramet("snapshot", "demo", status=1)

@@ -359,6 +359,16 @@ class FirstTenMinutes(rig.Case):
                 self.assertRegex(json.loads(out)["error"]["message"] + errors, said)
                 self.assertIn(json.loads(out)["error"]["message"], errors.split("\n")[0])
 
+    def test_input_that_cannot_be_read_is_no_empty_input(self):
+        folder = os.open(self.daemon.store, os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        for words in (["exec", "box", "-i", "--", "cat"], ["run", "box", "-"], ["env", "set", "NAME"]):
+            with self.subTest(words=words):
+                done = subprocess.run([RAMET, "--run", self.daemon.run, *words], stdin=folder, capture_output=True, text=True,
+                                      env=CLEAN, timeout=rig.HANG_SECS)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, r"\Aramet \w+( set)?: standard input cannot be read: .*\n\Z")    # and nothing was sent
+
     def test_a_full_store_says_so(self):
         self.daemon.stop()
         self.daemon.start("--quota", "340M")

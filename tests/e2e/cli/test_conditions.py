@@ -41,16 +41,7 @@ while True:
 """
 
 
-class Conditions(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def sh(self, name, line, status=0, **more):
-        return self.daemon.ramet("exec", name, line, status=status, **more)
-
+class Conditions(rig.MachineCase):
     def call(self, method, path, body=None):
         return self.daemon.call(method, "/v1/sandboxes" + path, body)
 

@@ -22,16 +22,13 @@ def resident_bytes(pid):
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
 
 
-class ExecCases(rig.Case):
-    KERNEL = True
-
+class ExecCases(rig.MachineCase):
     def options(self):
         """What it keeps of sealed data, by default a sixteenth of the host's memory, is not what a request takes."""
         return "--cache", "64M"
 
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.daemon.ramet("create", "box", "--env", "LAYER=sandbox", "--env", "KEPT= of the sandbox ")
 
     def run_in(self, command, status=200, **more):

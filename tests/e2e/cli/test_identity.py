@@ -62,23 +62,12 @@ if command -v openssl > /dev/null; then openssl rand -hex 16; fi
 if command -v uuidgen > /dev/null; then uuidgen -t; fi"""
 
 
-class Identity(rig.Case):
-    KERNEL = True
-
+class Identity(rig.MachineCase):
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         begun = time.monotonic()
         self.daemon.ramet("create", "box", "--size", "small")
         self.boot_secs = time.monotonic() - begun
-
-    def sh(self, name, line, **more):
-        return self.daemon.ramet("exec", name, line, **more)
-
-    def put(self, name, text, *arguments):
-        """Runs a program of ours in the background of a guest."""
-        self.daemon.ramet("cp", self.write("program", text.encode()), f"box:{name}.py")
-        self.sh("box", f"setsid python3 {name}.py {' '.join(arguments)} > {name}.log 2>&1 < /dev/null &")
 
     # ---- V04 ----
 
@@ -126,7 +115,7 @@ class Identity(rig.Case):
 
     def test_V04_clocks(self):
         wait = max(12.0, 6 * self.boot_secs)    # longer than a snapshot, a resume and a look take here
-        self.put("times", TIMES, str(wait))
+        self.start_program("box", "times", TIMES, str(wait))
         self.until(lambda: self.sh("box", "wc -l < times 2>/dev/null || echo 0").strip() not in ("", "0", "1", "2"))
         self.daemon.ramet("snapshot", "box", "--name", "then", "--wait")
         taken = time.time()
@@ -187,7 +176,7 @@ class Identity(rig.Case):
         return self.until(lambda: (self.sh(name, "cat draw") + " ").startswith(generation) and self.sh(name, "cat draw")).split()
 
     def test_V05_randomness(self):
-        self.put("old", OLD)
+        self.start_program("box", "old", OLD)
         self.until(lambda: self.sh("box", "cat draw 2>/dev/null || true"))
         self.daemon.ramet("snapshot", "box", "--name", "same")
         names = [f"kid-{i}" for i in range(CHILDREN)]

@@ -82,12 +82,9 @@ class Socket:
         return self.code
 
 
-class Jobs(rig.Case):
-    KERNEL = True
-
+class Jobs(rig.MachineCase):
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.daemon.ramet("create", "box", "--memory", "256")
 
     def sh(self, line, name="box", status=0):

@@ -42,20 +42,10 @@ while True:
 """
 
 
-class Lessons(rig.Case):
-    KERNEL = True
-
+class Lessons(rig.MachineCase):
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.daemon.ramet("create", "box", "--size", "small")
-
-    def sh(self, name, line, **more):
-        return self.daemon.ramet("exec", name, line, **more)
-
-    def run_program(self, name, text):
-        self.daemon.ramet("cp", self.write("program", text.encode()), f"box:{name}.py")
-        self.sh("box", f"setsid python3 {name}.py > {name}.log 2>&1 < /dev/null &")
 
     def said(self, name, file):
         return json.loads(self.sh(name, f"cat {file} 2>/dev/null || echo null"))
@@ -71,7 +61,7 @@ class Lessons(rig.Case):
     def ten_rounds(self):
         """Each round resumes the last snapshot, changes memory and disk, and takes the next; its parents are deleted meanwhile."""
         self.sh("box", "mkfifo tell")
-        self.run_program("memo", MEMO)
+        self.start_program("box", "memo", MEMO)
         pid = self.tell("box", "word-0")[0]
         self.daemon.ramet("snapshot", "box", "--name", "round-0", "--wait")
         for number in range(1, ROUNDS + 1):
@@ -102,7 +92,7 @@ class Lessons(rig.Case):
     def V10_memory_given_back(self):
         """There is no balloon: what a guest frees stays in its snapshots until it is written again, and is never anybody else's."""
         self.assertEqual(self.sh("box", "ls /sys/bus/virtio/drivers/virtio_balloon 2>/dev/null | grep virtio[0-9] || true"), "")
-        self.run_program("stamps", STAMPS)
+        self.start_program("box", "stamps", STAMPS)
         turn = lambda name: (self.said(name, "stamps") or [0])[0]
         self.until(lambda: turn("box") >= 2)
         for number in range(2):    # at whatever moment of filling and freeing

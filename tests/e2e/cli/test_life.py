@@ -2,23 +2,13 @@
 """The life of sandboxes: deadlines (A06), names (A07), pause and resume, restore, promote, several disks, events (A02), the
 console. One boot; everything else resumes or forks."""
 import json
-import os
 import threading
 import time
 
 import rig
 
 
-class Life(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def sh(self, name, line, status=0, **more):
-        return self.daemon.ramet("exec", name, line, status=status, **more)
-
+class Life(rig.MachineCase):
     def api(self, method, path, body=None, status=200, headers=None):
         answer = self.daemon.call(method, "/v1/sandboxes" + path, body, headers)
         self.assertEqual(answer.status, status, f"{method} {path} {body}: {answer.body.decode()}\n{self.daemon.log()}")

@@ -10,13 +10,7 @@ import rig
 SMALL_COUNTS = (96 + 128) << 20    # what a machine with 256 MiB counts at the default overcommit
 
 
-class Memory(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
+class Memory(rig.MachineCase):
     def memory(self, name):
         return self.daemon.json("show", name)["memory"]
 

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sandbox uses (GET .../metrics), and what came from what (GET /v1/store/lineage)."""
-import os
 
 import rig
 
 MIB = 1 << 20
 
 
-class Metrics(rig.Case):
-    KERNEL = True
-
+class Metrics(rig.MachineCase):
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.daemon.ramet("create", "box", "--memory", "256")
 
     def metrics(self, name="box"):

@@ -23,12 +23,9 @@ while True:
 """
 
 
-class Moved(rig.Case):
-    KERNEL = True
-
+class Moved(rig.MachineCase):
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         os.mkdir(self.path("two"))
         self.other = rig.Daemon(self.path("two"), os.environ["RAMET_KERNEL_DIR"])
         self.addCleanup(self.stop_other)

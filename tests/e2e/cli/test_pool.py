@@ -18,19 +18,11 @@ with open("draws", "w", buffering=1) as file:
 """
 
 
-class Pool(rig.Case):
-    KERNEL = True
+class Pool(rig.MachineCase):
     POOL = 1
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
 
     def options(self):
         return "--listen", "0"
-
-    def sh(self, name, line):
-        return self.daemon.ramet("exec", name, line)
 
     def until(self, condition, what):
         limit = time.monotonic() + rig.HANG_SECS

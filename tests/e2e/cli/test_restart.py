@@ -6,43 +6,20 @@ import subprocess
 import threading
 import time
 
+import file_load
 import rig
 
-# Writes files with their sums all the time, large and small, and never reads them back itself.
 WRITER = r"""
-import hashlib, os, random
-os.makedirs("load", exist_ok=True)
+import file_load
 turn = 0
 while True:
     turn += 1
-    data = random.randbytes(random.choice((4096, 100000, 3000000)))
-    with open(f"load/{turn % 12}.new", "wb") as f:
-        f.write(hashlib.sha256(data).digest() + data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(f"load/{turn % 12}.new", f"load/{turn % 12}")
-    with open("turn.new", "w") as f:
-        f.write(str(turn))
-    os.rename("turn.new", "turn")
-"""
-
-CHECK = r"""
-import glob, hashlib
-bad = [n for n in glob.glob("load/*[0-9]") for d in [open(n, "rb").read()] if hashlib.sha256(d[32:]).digest() != d[:32]]
-print(len(glob.glob("load/*[0-9]")), bad)
+    file_load.save(turn, (4096, 100000, 3000000))
+    file_load.put("turn", str(turn).encode())
 """
 
 
-class Restart(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def sh(self, name, line, **more):
-        return self.daemon.ramet("exec", name, line, **more)
-
+class Restart(rig.MachineCase):
     def turn(self, name):
         return int(self.sh(name, "cat turn 2>/dev/null || echo 0"))
 
@@ -57,9 +34,8 @@ class Restart(rig.Case):
     def test_killed_under_load(self):
         """Large writes in flight, memory image cold: the guest goes on, its files are right, its disk is clean."""
         self.daemon.ramet("create", "first")
-        self.daemon.ramet("cp", self.write("writer.py", WRITER.encode()), "first:writer.py")
-        self.daemon.ramet("cp", self.write("check.py", CHECK.encode()), "first:check.py")
-        self.sh("first", "setsid python3 writer.py > /dev/null 2>&1 < /dev/null &")
+        file_load.install(self, "first")
+        self.start_program("first", "writer", WRITER)
         self.until(lambda: self.turn("first") > 3)
         self.daemon.ramet("snapshot", "first", "--name", "mid")
         # A fresh child maps the snapshot's memory and has touched little of it yet.
@@ -74,15 +50,11 @@ class Restart(rig.Case):
             for name, turn in turns.items():
                 self.until(lambda: self.turn(name) > turn + 2)
         for name in ("first", "second"):
-            self.sh(name, "pkill -f '[w]riter.py'; sync; echo 3 | sudo tee /proc/sys/vm/drop_caches > /dev/null")
-            count, bad = self.sh(name, "python3 check.py").split(" ", 1)
-            self.assertGreater(int(count), 2)
-            self.assertEqual(bad.strip(), "[]")
-            self.assertEqual(self.sh(name, "sudo dmesg | grep -ciE 'i/o error|corrupt|ext4-fs error|hung task' || true").strip(), "0")
+            file_load.check(self, name, "writer.py")
         # The dirty set was lost with the daemons: a snapshot copies all private pages, and is right.
         self.daemon.ramet("snapshot", "first", "--name", "later")
         self.daemon.ramet("create", "third", "--from", "later")
-        self.assertIn("[]", self.sh("third", "python3 check.py"))
+        self.assertIn("[]", self.sh("third", "python3 file_load.py"))
         self.daemon.ramet("stop", "--disk-only", "second")
         self.daemon.ramet("volume", "export", "second/disk", self.path("disk"))
         check = subprocess.run(["e2fsck", "-fn", self.path("disk")], capture_output=True, text=True)

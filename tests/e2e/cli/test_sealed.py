@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 
+import file_load
 import rig
 
 MIB = 1 << 20
@@ -15,45 +16,21 @@ HELD = 2 * MIB    # what the worker has in memory and nowhere else
 
 # Holds pages that can be told from a word, looks at all of them again and again, and writes files with their sums.
 WORKER = r"""
-import hashlib, json, mmap, os, random, sys
+import file_load, hashlib, json, mmap, os, random, sys
 size = int(sys.argv[2])
 area = mmap.mmap(-1, size)
 area[:] = random.Random(sys.argv[1]).randbytes(size)
 right = hashlib.sha256(area).hexdigest()
 born, turn = os.urandom(8).hex(), 0
-os.makedirs("load", exist_ok=True)
 while True:
     turn += 1
     good = hashlib.sha256(area).hexdigest() == right
-    data = random.randbytes(random.choice((4096, 100000, 1000000)))
-    with open(f"load/{turn % 12}.new", "wb") as f:
-        f.write(hashlib.sha256(data).digest() + data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(f"load/{turn % 12}.new", f"load/{turn % 12}")
-    with open("state.new", "w") as f:
-        json.dump(dict(born=born, count=turn, good=good, pid=os.getpid()), f)
-    os.rename("state.new", "state")
-"""
-
-CHECK = r"""
-import glob, hashlib
-names = glob.glob("load/*[0-9]")
-bad = [n for n in names for d in [open(n, "rb").read()] if hashlib.sha256(d[32:]).digest() != d[:32]]
-print(len(names), bad)
+    file_load.save(turn, (4096, 100000, 1000000))
+    file_load.put("state", json.dumps(dict(born=born, count=turn, good=good, pid=os.getpid())).encode())
 """
 
 
-class SealedCase(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def sh(self, name, line, **more):
-        return self.daemon.ramet("exec", name, line, **more)
-
+class SealedCase(rig.MachineCase):
     def gc(self, *options):
         """Seals and collects; returns what the segments take then."""
         self.daemon.ramet("store", "gc", *options)
@@ -64,9 +41,8 @@ class SealedCase(rig.Case):
 
     def start_worker(self, name):
         self.word = os.urandom(8).hex()
-        self.daemon.ramet("cp", self.write("worker.py", WORKER.encode()), name + ":worker.py")
-        self.daemon.ramet("cp", self.write("check.py", CHECK.encode()), name + ":check.py")
-        self.sh(name, f"setsid python3 worker.py {self.word} {HELD} > worker.out 2>&1 < /dev/null &")
+        file_load.install(self, name)
+        self.start_program(name, "worker", WORKER, self.word, str(HELD))
         return self.works(name)
 
     def state(self, name):
@@ -81,14 +57,6 @@ class SealedCase(rig.Case):
         if past is not None:
             self.assertEqual((state["born"], state["pid"]), (past["born"], past["pid"]), name)
         return state
-
-    def right_files(self, name):
-        """Stops the worker; every file on the disk is what was written."""
-        self.sh(name, "pkill -f '[w]orker.py'; sync; echo 3 | sudo tee /proc/sys/vm/drop_caches > /dev/null")
-        count, bad = self.sh(name, "python3 check.py").split(" ", 1)
-        self.assertGreater(int(count), 2)
-        self.assertEqual(bad.strip(), "[]", name)
-        self.assertEqual(self.sh(name, "sudo dmesg | grep -ciE 'i/o error|corrupt|ext4-fs error|hung task' || true").strip(), "0")
 
     def clean_disk(self, name):
         """Stops it; its file system is in order."""
@@ -163,17 +131,17 @@ class Sealing(SealedCase):
         self.daemon.kill()
         self.daemon.start()
         self.works(child, past)
-        self.right_files(child)
+        file_load.check(self, child, "worker.py")
         self.clean_disk(child)
         self.daemon.ramet("rm", child)
         self.assertEqual(self.daemon.json("start", "demo")["start_mode"], "resume")
         self.works("demo", past)
-        self.right_files("demo")
+        file_load.check(self, "demo", "worker.py")
         self.clean_disk("demo")
         self.gc("--recompress")
         self.daemon.ramet("create", "late", "--from", "mid")    # everything that it needs has been moved twice
         self.works("late", past)
-        self.right_files("late")
+        file_load.check(self, "late", "worker.py")
         self.check()
 
 
@@ -217,7 +185,7 @@ class Damage(SealedCase):
             self.assertIn(name, said)
         self.assertIn('"mid"', said)
         self.works("source", past)
-        self.right_files("source")
+        file_load.check(self, "source", "worker.py")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest whose agent is silent, and one whose kernel panics, as the host sees them (V07)."""
-import os
 import subprocess
 
 import rig
 
 
-class Silent(rig.Case):
-    KERNEL = True
-
-    def setUp(self):
-        super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
-
-    def sh(self, name, line):
-        return self.daemon.ramet("exec", name, line)
-
+class Silent(rig.MachineCase):
     def call(self, method, path, body=None):
         return self.daemon.call(method, "/v1/sandboxes" + path, body)
 

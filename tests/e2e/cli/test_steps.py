@@ -37,19 +37,13 @@ SHORT = {"vm.served": "create", "vm.started": "fork", "vm.answered": "restore", 
 SHORT_WAYS = {"stop.quiet": "daemon"}
 
 
-class Steps(rig.Case):
-    KERNEL = True
-
+class Steps(rig.MachineCase):
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.owned = Owned(self.daemon, ("agent-base",))
         self.daemon.ramet("create", "a", "--size", "small")
         self.sh("a", "echo point > mark; sync")
         self.daemon.ramet("snapshot", "a", "--name", "point", "--wait")
-
-    def sh(self, name, line):
-        return self.daemon.ramet("exec", name, line)
 
     def restart(self, **environment):
         if self.daemon.process.poll() is None:

@@ -2,7 +2,6 @@
 """A02 and A03 over the API, and other protocols through TLS, on one machine: streams that break, silence, deadlines."""
 import base64
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -25,9 +24,7 @@ def blocks(response):
             fields[name] = value
 
 
-class Streams(rig.Case):
-    KERNEL = True
-
+class Streams(rig.MachineCase):
     def options(self):
         self.cert, key = self.path("tls.crt"), self.path("tls.key")
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
@@ -37,7 +34,6 @@ class Streams(rig.Case):
 
     def setUp(self):
         super().setUp()
-        self.daemon.ramet("volume", "import", "agent-base", os.environ["RAMET_IMAGE"], "--format", "raw")
         self.daemon.ramet("create", "box")
 
     def sh(self, command, **more):
