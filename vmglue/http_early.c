@@ -8,6 +8,7 @@
 //
 // Who answers is decided under the request's lock: `taken` by the connection's thread, or `early` by the
 // handler's.
+#include "blockstore/clock.h"
 #include "vmglue/http_internal.h"
 #include "vmglue/http_tls.h"
 
@@ -44,7 +45,7 @@ bool http_early_is(struct http_request *request)
 bool http_early_is_over(struct http_request *request)
 {
     pthread_mutex_lock(&request->lock);
-    bool over = request->early && request->returned && http_server_now_ns() - request->ended_ns > LINGER_NS;
+    bool over = request->early && request->returned && clock_monotonic_ns() - request->ended_ns > LINGER_NS;
     pthread_mutex_unlock(&request->lock);
     return over;
 }
@@ -117,11 +118,9 @@ static void send_head(struct http_request *request)
 
 void http_early_begin(struct http_request *request)
 {
-    struct timespec until;
     if (!request->chosen || !request->threaded || !request->has_body || request->upgrade_to != NULL)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += WAIT_SECS;
+    struct timespec until = clock_deadline(WAIT_SECS * 1000);
     pthread_mutex_lock(&request->lock);
     while (!request->taken &&
             pthread_cond_timedwait(&request->changed, &request->lock, &until) != ETIMEDOUT) {
@@ -154,6 +153,6 @@ void http_early_end(struct http_request *request)
     if (request->early_chunks)
         send_all(request, "0\r\n\r\n", 5);
     shutdown(request->socket_fd, request->early_broken ? SHUT_RDWR : SHUT_WR);
-    request->ended_ns = http_server_now_ns();
+    request->ended_ns = clock_monotonic_ns();
     http_connection_enter(request->slot, HTTP_PHASE_BODY); // who does not close now is shut down in time
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vmglue/proxy_token.h"
 
+#include "vmglue/hex.h"
 #include "vmglue/keys.h"
 
 #include <string.h>
 #include <strings.h>
 
 enum { TOKEN_DIGITS = URLS_TOKEN_SIZE - 1, KEY_DIGITS = KEYS_SECRET_SIZE - 5, LOOKUP_DIGITS = 16 };
-#define HEX "0123456789abcdefABCDEF"
 
 void proxy_token_add(struct proxy_tokens *tokens, const char *text, size_t size)
 {
@@ -20,22 +20,14 @@ void proxy_token_add(struct proxy_tokens *tokens, const char *text, size_t size)
     memcpy(tokens->list[tokens->count++], token, sizeof token);
 }
 
-static int hex_digit(char c)
-{
-    const char *at = c == '\0' ? NULL : strchr(HEX, c);
-    int digit = at == NULL ? -1 : (int)(at - HEX);
-    return digit > 15 ? digit - 6 : digit;
-}
-
 // What a decoder of percent signs makes of it. Cut where it is longer than anything of ours.
 static size_t decode(const char *text, size_t size, char *ret_text, size_t capacity)
 {
     size_t used = 0;
     for (size_t i = 0; i < size && used < capacity; i++) {
-        int high = text[i] == '%' && i + 2 < size ? hex_digit(text[i + 1]) : -1;
-        int low = high < 0 ? -1 : hex_digit(text[i + 2]);
-        ret_text[used++] = low < 0 ? text[i] : (char)(high << 4 | low);
-        i += low < 0 ? 0 : 2;
+        int byte = text[i] == '%' && i + 2 < size ? hex_byte(text + i + 1) : -1;
+        ret_text[used++] = byte < 0 ? text[i] : (char)byte;
+        i += byte < 0 ? 0 : 2;
     }
     return used;
 }
@@ -149,7 +141,7 @@ void proxy_token_hide(char *text, const struct proxy_tokens *tokens)
 bool proxy_token_holds_key(const char *text)
 {
     for (const char *at = text; (at = strchr(at, '_')) != NULL; at++) {
-        size_t digits = strspn(at + 1, HEX);
+        size_t digits = strspn(at + 1, "0123456789abcdefABCDEF");
         if (at - text < 3)
             continue;
         if ((strncmp(at - 3, "e2b", 3) == 0 && digits >= KEY_DIGITS) ||

@@ -321,7 +321,7 @@ int sandbox_worker_start_locked(struct sandboxes *all, void *(*run)(void *contex
 void sandbox_worker_end(struct sandboxes *all); // the last thing that such a thread does with `all`
 // That long, or until the daemon ends: false then.
 bool sandbox_worker_wait(struct sandboxes *all, uint64_t wait_ms);
-// Until something changed (0) or a moment of sandbox_now_ns (-ETIMEDOUT).
+// Until something changed (0) or a moment of clock_monotonic_ns (-ETIMEDOUT).
 int sandbox_wait_changed_locked(struct sandboxes *all, uint64_t until_ns);
 
 // ---- sandbox_shortage.c ----

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "blockstore/fd.h"
 #include "tools/ramet/cli.h"
 #include "tools/ramet/env_option.h"
 #include "tools/ramet/shell.h"
