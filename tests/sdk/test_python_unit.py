@@ -6,6 +6,7 @@ import inspect
 import io
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -563,4 +564,6 @@ class Nothing(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    # A shell that put us into the background has it ignored, which all that we start would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unittest.main(verbosity=2)

@@ -273,4 +273,6 @@ def need_machines():
 def main():
     if not BIN:
         skip("RAMET_BIN does not say where the programs are")
+    # A shell that put us into the background has it ignored, which all that we start would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unittest.main(verbosity=2)
