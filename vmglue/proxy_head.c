@@ -265,10 +265,11 @@ int proxy_chunks_take(struct proxy_chunks *chunks, const char *bytes, size_t siz
 
 // ---- a site below a path of ours ----
 
-static bool has_prefix(const char *path, const char *prefix)
+static bool has_prefix(const char *path, size_t path_size, const char *prefix)
 {
     size_t size = strlen(prefix);
-    return strncmp(path, prefix, size) == 0 && (path[size] == '\0' || strchr("/?#", path[size]) != NULL);
+    return path_size >= size && memcmp(path, prefix, size) == 0 &&
+           (path_size == size || strchr("/?# \t", path[size]) != NULL);
 }
 
 char *proxy_head_location(const char *value, const char *prefix, const char *host)
@@ -286,11 +287,46 @@ char *proxy_head_location(const char *value, const char *prefix, const char *hos
     // "//host/" names a host; a path without a slash is relative and right as it is.
     bool absolute = scheme > 0 || (path[0] == '/' && path[1] != '/');
     char *text = NULL;
-    if (!absolute || has_prefix(path, prefix))
+    if (!absolute || has_prefix(path, strlen(path), prefix))
         return strdup(value);
     if (asprintf(&text, "%.*s%s%s", (int)(path - value), value, prefix, path) < 0)
         return NULL;
     return text;
+}
+
+// An attribute as browsers read it: blanks around its name and its value are none of either.
+struct attribute {
+    const char *name, *value; // in the part; value: where it begins
+    size_t name_size, value_size;
+};
+
+static struct attribute attribute_of(const char *part, size_t size)
+{
+    struct attribute attribute = {part, part + size, size, 0};
+    const char *equals = memchr(part, '=', size);
+    if (equals != NULL) {
+        attribute.name_size = (size_t)(equals - part);
+        attribute.value = equals + 1;
+        attribute.value_size = size - attribute.name_size - 1;
+    }
+    while (attribute.name_size > 0 && (*attribute.name == ' ' || *attribute.name == '\t')) {
+        attribute.name++;
+        attribute.name_size--;
+    }
+    while (attribute.name_size > 0 && (attribute.name[attribute.name_size - 1] == ' ' ||
+                                              attribute.name[attribute.name_size - 1] == '\t'))
+        attribute.name_size--;
+    while (attribute.value_size > 0 && (*attribute.value == ' ' || *attribute.value == '\t')) {
+        attribute.value++;
+        attribute.value_size--;
+    }
+    return attribute;
+}
+
+static bool is_attribute(const struct attribute *attribute, const char *name)
+{
+    return attribute->name_size == strlen(name) &&
+           strncasecmp(attribute->name, name, attribute->name_size) == 0;
 }
 
 char *proxy_head_cookie(const char *value, const char *prefix)
@@ -302,21 +338,18 @@ char *proxy_head_cookie(const char *value, const char *prefix)
     char *text = malloc(strlen(value) + parts * (strlen(prefix) + 1) + 1), *out = text;
     if (text == NULL)
         return NULL;
-    for (const char *part = value; part != NULL;) {
-        size_t size = strcspn(part, ";");
-        const char *next = part[size] == ';' ? part + size + 1 : NULL;
-        size_t blank = strspn(part, " \t");
-        bool attribute = part != value;
-        if (attribute && strncasecmp(part + blank, "domain=", 7) == 0) {
-            part = next; // the host is ours
-            continue;
-        }
-        if (attribute)
+    for (const char *part = value, *next; part != NULL; part = next) {
+        size_t size = strcspn(part, ";"), kept = 0;
+        struct attribute attribute = attribute_of(part, size);
+        bool first = part == value;
+        next = part[size] == ';' ? part + size + 1 : NULL;
+        if (!first && is_attribute(&attribute, "domain"))
+            continue; // the host is ours
+        if (!first)
             *out++ = ';';
-        size_t kept = 0;
-        if (attribute && strncasecmp(part + blank, "path=/", 6) == 0 &&
-                !has_prefix(part + blank + 5, prefix)) {
-            kept = blank + 5;
+        if (!first && is_attribute(&attribute, "path") && attribute.value_size > 0 &&
+                attribute.value[0] == '/' && !has_prefix(attribute.value, attribute.value_size, prefix)) {
+            kept = (size_t)(attribute.value - part);
             memcpy(out, part, kept);
             out += kept;
             memcpy(out, prefix, strlen(prefix));
@@ -324,7 +357,6 @@ char *proxy_head_cookie(const char *value, const char *prefix)
         }
         memcpy(out, part + kept, size - kept);
         out += size - kept;
-        part = next;
     }
     *out = '\0';
     return text;

@@ -151,6 +151,10 @@ static void test_rewrites(void **state)
     expect(proxy_head_cookie("path=/; Path=/", "/u/t"), "path=/; Path=/u/t/");
     expect(proxy_head_cookie("a=1;path=/app;PATH=/b; Domain=x.y; Secure", "/u/t"),
             "a=1;path=/u/t/app;PATH=/u/t/b; Secure");
+    expect(proxy_head_cookie("a=1; Path =/x; PATH= \t/y ;\tDomain\t= evil; domain", "/u/t"),
+            "a=1; Path =/u/t/x; PATH= \t/u/t/y ");
+    expect(proxy_head_cookie("a=1; Path=/u/t", "/u/t"), "a=1; Path=/u/t");
+    expect(proxy_head_cookie("a=1; Path=/u/t ; Secure", "/u/t"), "a=1; Path=/u/t ; Secure");
     expect(proxy_head_cookie("a=1; Domain=.boxes.example.org; Path=/", ""), "a=1; Path=/");
     expect(proxy_head_cookie("a=1; Path=/u/t/x;", "/u/t"), "a=1; Path=/u/t/x;");
 }
