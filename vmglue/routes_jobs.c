@@ -72,7 +72,8 @@ static bool begin(struct http_request *request, const char *const *known, struct
     else if (text != NULL)
         r = agent_job_find(ret_use->agent, text, ret_job, &err);
     if (r == -ENOENT && text != NULL)
-        error_set(&err, r, "there is no job \"%.60s\" in this sandbox; `GET .../jobs` lists them", text);
+        error_set(&err, r, "there is no job \"%.60s\" in this sandbox; `ramet job ls %.40s` lists them", text,
+                http_request_param(request, "name"));
     if (r < 0) {
         sandbox_agent_failed(ret_use, &err);
         http_reply_failure(request, "job", &err);

@@ -178,6 +178,8 @@ class Terminal(rig.Case):
         self.assertIn("one", self.daemon.json("logs", "box")["text"])
         self.assertEqual((self.daemon.ramet("ls", "-q"), self.daemon.ramet("ls", "-q", "--state", "paused")), ("box\n", ""))
         self.daemon.ramet("job", "rm", "--force", "box", "ticks")
+        self.daemon.ramet("job", "show", "box", "ticks", status=1)
+        self.assertIn("`ramet job ls box`", self.daemon.stderr)
         self.daemon.ramet("export", "box", self.path("archive"), status=1)
         self.assertIn("`ramet snapshot box --name NAME`", self.daemon.stderr)
 
