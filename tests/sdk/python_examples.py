@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples that need no agents' package, each run as its users run it."""
+"""The examples that need no agents' package, and the programs of the client's README, each run as its users run it."""
 import os
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 
 import machines
 import rig
-from machines import EXAMPLES, MachineCase
+from machines import EXAMPLES, SDK, MachineCase
 
 
 class PythonExamples(MachineCase):
@@ -49,3 +49,19 @@ class PythonExamples(MachineCase):
 
     def test_graph_tool(self):
         self.assertEqual(self.example("graph_tool.py"), "after 2 tries: (3.133, 1)\n")
+
+    def test_readme(self):
+        with open(os.path.join(SDK, "README.md"), encoding="utf-8") as file:
+            programs = re.findall(r"(?ms)^```python\n(.*?)^```", file.read())
+        said = []
+        for program in programs:
+            done = subprocess.run([sys.executable, "-c", program], env=machines.machines.environment(), capture_output=True, text=True,
+                                  timeout=rig.HANG_SECS, cwd=machines.machines.root)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+            said.append(done.stdout)
+        tour, twin = said
+        for words in ("Linux box ", "stdout {'text': '42\\n'}", "404 sandbox.not_found", "IndexError: list index out of range", "Branch('careful'"):
+            self.assertIn(words, tour)
+        with open(os.path.join(machines.machines.root, "chart.png"), "rb") as file:
+            self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
+        self.assertEqual([line for line in twin.splitlines() if line], ["stdout 1", "stdout 2", "stdout 3", "exit "])

@@ -94,6 +94,22 @@ class Hostile(unittest.TestCase):
             client.exec("x", "true")
         self.assertEqual((client.version(), server.connections), ({"n": 4}, 2))
 
+    def test_code_that_fails(self):
+        """An error in code is a result; with check=True it is raised, with its traceback as the message."""
+        failed = {"error": {"name": "KeyError", "value": "'a'", "traceback": "Traceback: KeyError: 'a'"}, "stdout": "so far"}
+        done = b'event: error\ndata: {"name":"E","value":"v","traceback":"T"}\n\nevent: done\ndata: {"execution_count":1}\n\n'
+        server, client = self.serve(answer(failed), answer(failed), events(done), answer({"timed_out": True}), answer({"text": "2"}), answer(failed))
+        box = ramet.Sandbox({"id": "sbx_1", "name": "box", "state": "running"}, client)
+        self.assertEqual(box.run_code("x").stdout, "so far")
+        for options, words in (({}, "Traceback: KeyError: 'a'"), ({"on_stdout": print}, "T"), ({}, "out of its time")):
+            with self.assertRaises(ramet.CodeError) as caught:
+                box.run_code("x", check=True, **options)
+            self.assertIn(words, caught.exception.message)
+        self.assertEqual(box.run_code("x", check=True).text, "2")
+        with self.assertRaises(ramet.CodeError) as caught:
+            asyncio.run(ramet.AsyncSandbox(box).run_code("x", check=True))
+        self.assertEqual((caught.exception.code, caught.exception.execution.stdout), ("code.failed", "so far"))
+
     def test_threads_of_every_kind(self):
         """Twenty threads, each with calls, streams that are read, and streams that are left half-way."""
         def serve(request):

@@ -173,3 +173,9 @@ test("yesterday's session goes on with its variables and open files", async () =
   const words = await promisify(execFile)(process.execPath, ["examples/resume_session.js", "sing"]).catch((error) => error);
   assert.deepEqual([words.code, words.stderr], [2, "usage: resume_session [save NAME | resume NAME]\n"]);
 });
+
+test("the README's programs", async () => {
+  assert.equal(await run("readme_0"), "2432902008176640000\n");
+  assert.match(await run("readme_1"), /^0 Python 3\.\d+\.\d+\n/);
+  assert.deepEqual(await ramet.listSandboxes(), []);
+});

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { inspect } from "node:util";
-import { Ramet, Sandbox } from "@ramet/sdk";
+import { CodeError, Ramet, RametError, Sandbox } from "@ramet/sdk";
 import { error, event, events, Fake, json, lost, silence } from "./fake.mjs";
 import { all, failure } from "./helpers.mjs";
 
@@ -56,8 +56,8 @@ test("A01 what an aborted call made is asked for with its key, and removed", asy
 test("A01 no answer in time, a broken connection, a gateway: it is tried until it is gone", async () => {
   fake.answer(silence, error(409, "idempotency.in_progress", { retryable: true }), lost, json(201, { id: "sbx_1" }),
     error(409, "sandbox.invalid_state"), json(204));
-  const late = await failure(client({ timeoutMs: 50 }).createSandboxes());
-  assert.match(late.message, /more than 50 ms.*removed in the background/);
+  const late = await failure(client({ timeoutMs: 1000 }).createSandboxes());
+  assert.match(late.message, /more than 1000 ms.*removed in the background/);
   await fake.until(() => fake.requests.length === 6 && fake.open.size === 0);
   assert.equal(new Set(posts().map((request) => request.headers["idempotency-key"])).size, 1);
   fake.answer((_, response) => response.writeHead(504).end("<h1>gateway</h1>"), json(201, { id: "sbx_1" }), json(204));
@@ -75,7 +75,7 @@ test("A01 an error is an answer, and who was never heard by a server asks for no
   assert.doesNotMatch((await failure(new Ramet({ url: gone.url, maxRetries: 1 }).createSandboxes())).message, /background/);
   // There was nothing, and now there is no room: that is an answer too.
   fake.answer(silence, error(503, "capacity.memory", { retryable: true }));
-  await failure(client({ timeoutMs: 50 }).createSandboxes());
+  await failure(client({ timeoutMs: 1000 }).createSandboxes());
   await fake.until(() => fake.requests.length === 2 && fake.open.size === 0);
 });
 
@@ -216,4 +216,17 @@ test("any call by its path, below a path", async () => {
   assert.deepEqual(await ramet.request("POST", "/v1/anything", { a: 1 }, { repeat: true }), { n: 2 });
   assert.ok(fake.requests.every((request) => request.url === "/below/a/path/v1/anything"));
   assert.equal(ramet.url, fake.url + "/below/a/path");
+});
+
+test("an error in code is a result; with check it is thrown, with its traceback as the message", async () => {
+  const failed = { stdout: "so far", stderr: "", text: null, error: { name: "KeyError", value: "'a'", traceback: "Traceback: 'a'" }, results: [],
+    execution_count: 1, duration_ms: 1, timed_out: false, interrupted: false, truncated: false, state_lost: null };
+  const box = new Sandbox(client(), { id: "sbx_1", name: "box", state: "running", labels: {} });
+  fake.answer(json(200, failed), json(200, failed), json(200, { ...failed, error: null, timed_out: true }), json(200, { ...failed, error: null }));
+  assert.equal((await box.runCode("x", { timeoutSecs: 5 })).error, "Traceback: 'a'");
+  const thrown = await failure(box.runCode("x", { timeoutSecs: 5, check: true }));
+  assert.ok(thrown instanceof CodeError && thrown instanceof RametError);
+  assert.deepEqual([thrown.message, thrown.code, thrown.execution.stdout], ["Traceback: 'a'", "code.failed", "so far"]);
+  assert.match((await failure(box.runCode("x", { timeoutSecs: 5, check: true }))).message, /out of its time/);
+  assert.equal((await box.runCode("x", { timeoutSecs: 5, check: true })).stdout, "so far");
 });

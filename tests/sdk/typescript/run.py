@@ -181,14 +181,32 @@ def prepare(suite):
     return folder
 
 
+def readme_programs(folder):
+    """Writes the README's programs, and the calls of its table as a program that is compiled alone; their names."""
+    with open(os.path.join(SDK, "README.md"), encoding="utf-8") as file:
+        readme = file.read()
+    programs = re.findall(r"(?ms)^```ts\n(.*?)^```", readme)
+    calls = [call for row in re.findall(r"(?m)^\| [^|]+ \| (.*) \|$", readme) for call in re.findall("`([^`]*)`", row) if "(" in call]
+    assert len(programs) == 2 and len(calls) > 10, readme
+    declared = ("sandbox: Sandbox, ramet: Ramet, ctx: CodeContext, image: HTMLImageElement, name: string, job: { id: number }, code: string")
+    programs.append(f'import {{ type CodeContext, type Ramet, Sandbox }} from "@ramet/sdk";\nexport async function table({declared}) {{\n' +
+                    "".join(f"  {{ {call}; }}\n" for call in calls) + "}\n")
+    names = [f"readme_{number}.ts" for number in range(len(programs))]
+    for name, program in zip(names, programs):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(program)
+    return names
+
+
 def compile_examples(built, folder):
-    """The examples as a user of the package would write them: strict, against the types that it ships."""
+    """The examples and the README as a user of the package would write them: strict, against the types that it ships."""
     names = sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".ts"))
+    sources = [os.path.join(EXAMPLES, name) for name in names] + [os.path.join(SDK, "README.md"), os.path.join(built, "package.tgz")]
+    names += readme_programs(folder)
     options = ["--strict", "--noUncheckedIndexedAccess", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext",
                "--skipLibCheck", "--types", "node", "--outDir", "examples", "--rootDir", "."]
     compiler = os.path.join(built, "node_modules", "typescript", "bin", "tsc")
-    once("examples-checked", [os.path.join(EXAMPLES, name) for name in names] + [os.path.join(built, "package.tgz")],
-         lambda _: run(["node", compiler, *options, *names], folder, "compiling the examples"))
+    once("examples-checked", sources, lambda _: run(["node", compiler, *options, *names], folder, "compiling the examples"))
 
 
 def compare_surface(folder, built):

@@ -9,9 +9,10 @@
 // FILE (chart.png).
 import { writeFile } from "node:fs/promises";
 import { parseArgs } from "node:util";
-import { Agent, type AgentInputItem, run, tool, user } from "@openai/agents";
+import { Agent, type AgentInputItem, tool, user } from "@openai/agents";
 import { type CodeContext, Sandbox } from "@ramet/sdk";
 import { z } from "zod";
+import { turn } from "./turn.js";
 
 /** The kernel, and the charts that code drew in it. Pictures stay here; the model is told that they were drawn. */
 class Notebook {
@@ -63,18 +64,7 @@ try {
   const analyst = makeAnalyst(notebook);
   let history: AgentInputItem[] = [];
   for (const question of questions) {
-    const input = [...history, user(question)];
-    if (values.stream === true) {
-      const result = await run(analyst, input, { stream: true });
-      for await (const piece of result.toTextStream()) process.stdout.write(piece);
-      await result.completed;
-      process.stdout.write("\n");
-      history = result.history;
-    } else {
-      const result = await run(analyst, input);
-      console.log(result.finalOutput);
-      history = result.history;
-    }
+    history = await turn(analyst, [...history, user(question)], { stream: values.stream === true });
   }
   const last = notebook.charts.at(-1);
   if (last !== undefined) {

@@ -7,9 +7,10 @@
 // not this machine's. A NAME finds the machine that it had before, as it was left; with --keep it is stopped, not deleted, and
 // goes on where it was next time.
 import { parseArgs } from "node:util";
-import { Agent, run, type RunContext, tool } from "@openai/agents";
+import { Agent, type RunContext, tool } from "@openai/agents";
 import { Ramet, RametError } from "@ramet/sdk";
 import { z } from "zod";
+import { turn } from "./turn.js";
 
 const MOST = 16_000; // characters of a tool's answer: a build's log would fill the model's context
 
@@ -108,15 +109,7 @@ const task = positionals[0] ?? "Write a program that counts the words of its inp
 const ramet = new Ramet();
 const desk = await openDesk(ramet, values.conversation ?? "coder-demo");
 try {
-  if (values.stream === true) {
-    const result = await run(coder, task, { context: desk, maxTurns: 30, stream: true });
-    for await (const piece of result.toTextStream()) process.stdout.write(piece);
-    await result.completed;
-    process.stdout.write("\n");
-  } else {
-    const result = await run(coder, task, { context: desk, maxTurns: 30 });
-    console.log(result.finalOutput);
-  }
+  await turn(coder, task, { context: desk, maxTurns: 30, stream: values.stream === true });
 } finally {
   if (values.keep === true) await ramet.stopSandbox(desk.box);
   else await ramet.deleteSandbox(desk.box);

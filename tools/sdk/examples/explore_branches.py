@@ -61,12 +61,7 @@ WAYS = {
 
 def try_way(code):
     """A function for explore(): runs code in the fork's own kernel and gives the number that it prints."""
-    def approach(fork):
-        execution = fork.run_code(code, timeout_secs=120)
-        if execution.error is not None:
-            raise RuntimeError(str(execution.error))
-        return float(execution.stdout)
-    return approach
+    return lambda fork: float(fork.run_code(code, timeout_secs=120, check=True).stdout)
 
 
 def table(branches, best):
@@ -89,9 +84,7 @@ def main():
     arguments.add_argument("--template", default="code-interpreter", help="a template with a Python kernel and numpy")
     options = arguments.parse_args()
     with Sandbox.create(template=options.template, labels={"example": "explore-branches"}) as parent:
-        points = parent.run_code(DATA)
-        if points.error is not None:
-            raise SystemExit(f"the data could not be made:\n{points.error}")
+        points = parent.run_code(DATA, check=True)
         print(f"  {parent.name} holds {points.text} points in its kernel; {len(WAYS)} forks of it, one for each approach:")
         begin = time.monotonic()
         found = parent.explore({name: try_way(code) for name, code in WAYS.items()}, score=lambda branch: -branch.value)

@@ -54,9 +54,7 @@ function way(label: string, code: string): Candidate {
   return {
     label,
     async run(branch, signal) {
-      const execution = await branch.runCode(code, { timeoutSecs: 120, signal });
-      if (execution.error !== undefined) throw new Error(execution.error);
-      return Number(execution.stdout);
+      return Number((await branch.runCode(code, { timeoutSecs: 120, check: true, signal })).stdout);
     },
   };
 }
@@ -79,8 +77,7 @@ function table(outcomes: readonly Outcome[], best: Outcome | undefined): string[
 
 const parent = await Sandbox.create({ template: process.argv[2] ?? "code-interpreter", labels: { example: "explore-branches" } });
 try {
-  const points = await parent.runCode(DATA);
-  if (points.error !== undefined) throw new Error(`the data could not be made:\n${points.error}`);
+  const points = await parent.runCode(DATA, { check: true });
   const ways = Object.entries(WAYS).map(([label, code]) => way(label, code));
   console.log(`  ${parent.name} holds ${points.text} points in its kernel; ${ways.length} forks of it, one for each approach:`);
   const began = Date.now();

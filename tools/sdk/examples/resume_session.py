@@ -32,9 +32,7 @@ print('the smallest is', round(float(model[1][-1]), 3), '- computed from what wa
 def save(name: str) -> None:
     """Works, keeps it, and leaves nothing running."""
     with Sandbox.create(template="code-interpreter") as sandbox:
-        execution = sandbox.run_code(WORK)
-        if execution.error is not None:
-            raise SystemExit(str(execution.error))
+        sandbox.run_code(WORK, check=True)
         snapshot = sandbox.snapshot(name, wait=True)
         print(f"saved as {snapshot['name']}; the machine stood still for {snapshot['pause_ms']:.0f} ms and is gone now")
 
@@ -44,9 +42,9 @@ def resume(name: str) -> None:
     begin = time.monotonic()
     with Sandbox.create(from_snapshot=name) as sandbox:
         runs = time.monotonic()
-        execution = sandbox.run_code(GO_ON)
+        execution = sandbox.run_code(GO_ON, check=True)
         answered = time.monotonic()
-        print(str(execution), end="")
+        print(execution.stdout, end="")
         print(f"it ran {1000 * (runs - begin):.0f} ms after the call, and had answered after {1000 * (answered - begin):.0f} ms")
 
 

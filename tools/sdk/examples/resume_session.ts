@@ -24,8 +24,7 @@ print('the smallest is', round(float(model[1][-1]), 3), '- computed from what wa
 async function save(name: string): Promise<void> {
   const sandbox = await Sandbox.create({ template: "code-interpreter" });
   try {
-    const execution = await sandbox.runCode(WORK);
-    if (execution.error !== undefined) throw new Error(execution.error);
+    await sandbox.runCode(WORK, { check: true });
     const snapshot = await sandbox.snapshot({ name, wait: true });
     console.log(`saved as ${snapshot.name}; the machine stood still for ${snapshot.pause_ms?.toFixed(0)} ms and is gone now`);
   } finally {
@@ -39,8 +38,7 @@ async function resume(name: string): Promise<void> {
   const sandbox = await Sandbox.create({ fromSnapshot: name });
   try {
     const runs = Date.now();
-    const execution = await sandbox.runCode(GO_ON);
-    if (execution.error !== undefined) throw new Error(execution.error);
+    const execution = await sandbox.runCode(GO_ON, { check: true });
     process.stdout.write(execution.stdout);
     console.log(`it ran ${runs - began} ms after the call, and had answered after ${Date.now() - began} ms`);
   } finally {

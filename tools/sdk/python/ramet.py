@@ -57,7 +57,7 @@ from typing import (IO, Any, AsyncIterator, Awaitable, Callable, Concatenate, Di
 
 __version__ = "0.1.0"
 __all__ = [
-    "AsyncCodeContext", "AsyncPty", "AsyncRamet", "AsyncSandbox", "AsyncStream", "Branch", "CodeContext", "CommandError",
+    "AsyncCodeContext", "AsyncPty", "AsyncRamet", "AsyncSandbox", "AsyncStream", "Branch", "CodeContext", "CodeError", "CommandError",
     "CommandResult", "Event", "Execution", "ExecutionError", "Exploration", "Files", "Pty", "Ramet",
     "RametConnectionError", "RametError", "Result", "Sandbox", "Stream",
 ]
@@ -118,6 +118,14 @@ class CommandError(RametError):
     def __init__(self, message: str, result: CommandResult) -> None:
         super().__init__(message, code="command.failed")
         self.result = result
+
+
+class CodeError(RametError):
+    """Code ended with an error, and `check=True` was asked for. The message is its traceback; `execution` is all it gave."""
+
+    def __init__(self, message: str, execution: Execution) -> None:
+        super().__init__(message, code="code.failed")
+        self.execution = execution
 
 
 class _Cancelled(RametError):
@@ -2228,6 +2236,13 @@ class Execution:
         self.signal: Any = answer.get("signal")
         self.out_of_memory: bool = answer.get("out_of_memory", False)
 
+    def _check(self) -> Execution:
+        if self.error is not None:
+            raise CodeError(str(self.error), self)
+        if self.timed_out or self.interrupted:
+            raise CodeError("the code ran out of its time" if self.timed_out else "the code was interrupted", self)
+        return self
+
     def _first(self, form: str) -> Any:
         return next((each.raw[form] for each in self.results if each.raw.get(form) is not None), None)
 
@@ -2346,12 +2361,14 @@ class CodeContext:
 
     def run_code(self, code: str, *, timeout_secs: float | None = None, timeout_seconds: float | None = None,
                  on_stdout: Callable[[str], object] | None = None, on_stderr: Callable[[str], object] | None = None,
-                 on_result: Callable[[Result], object] | None = None) -> Execution:
-        """Runs code. The on_... functions get output and results while it runs; what they raise interrupts it."""
+                 on_result: Callable[[Result], object] | None = None, check: bool = False) -> Execution:
+        """Runs code. The on_... functions get output and results while it runs; what they raise interrupts it. check: raise
+        CodeError when it ends with an error."""
         client, box = self.sandbox.client, self.sandbox.id
         body = _given(code=code, timeout_secs=_one_of(timeout_secs, timeout_seconds, "timeout_secs", "timeout_seconds"))
         if on_stdout is None and on_stderr is None and on_result is None:
-            return Execution(client.run_code(box, self.id, body))
+            execution = Execution(client.run_code(box, self.id, body))
+            return execution._check() if check else execution
         collector = _Collector()
         with client.run_code_stream(box, self.id, body) as stream:
             for event in stream:
@@ -2363,7 +2380,8 @@ class CodeContext:
                 elif event.kind in ("result", "display") and on_result is not None:
                     on_result(Result({"type": event.kind, **event}))
                 elif event.kind == "done":
-                    return collector.execution(event)
+                    execution = collector.execution(event)
+                    return execution._check() if check else execution
         raise RametConnectionError("the run's stream ended before the run", code="connection.broken")
 
     def run_code_stream(self, code: str, *, timeout_secs: float | None = None) -> Stream[Event]:
@@ -3191,8 +3209,9 @@ class AsyncCodeContext:
 
     async def run_code(self, code: str, *, timeout_secs: float | None = None, timeout_seconds: float | None = None,
                        on_stdout: Callable[[str], object] | None = None, on_stderr: Callable[[str], object] | None = None,
-                       on_result: Callable[[Result], object] | None = None) -> Execution:
-        """Runs code; cancelling it interrupts the run. The on_... functions are called in the event loop."""
+                       on_result: Callable[[Result], object] | None = None, check: bool = False) -> Execution:
+        """Runs code; cancelling it interrupts the run. The on_... functions are called in the event loop. check: raise CodeError
+        when it ends with an error."""
         loop = asyncio.get_running_loop()
 
         def here(function: Callable[[U], object] | None) -> Callable[[U], object] | None:
@@ -3200,7 +3219,7 @@ class AsyncCodeContext:
 
         return await _in_thread(self._ramet, functools.partial(
             self._sync.run_code, code, timeout_secs=timeout_secs, timeout_seconds=timeout_seconds, on_stdout=here(on_stdout),
-            on_stderr=here(on_stderr), on_result=here(on_result)))
+            on_stderr=here(on_stderr), on_result=here(on_result), check=check))
 
     run_code_stream = _StreamTwin(CodeContext.run_code_stream)
     interrupt = _twin(CodeContext.interrupt)

@@ -144,11 +144,24 @@ export class Execution {
   }
 }
 
+/** Code ended with an error, and `check` was asked for. The message is its traceback. */
+export class CodeError extends RametError {
+  readonly execution: Execution;
+
+  constructor(execution: Execution) {
+    super(execution.error ?? (execution.timedOut ? "the code ran out of its time" : "the code was interrupted"), { code: "code.failed" });
+    this.name = "CodeError";
+    this.execution = execution;
+  }
+}
+
 export interface RunOptions {
   /** Seconds after which the code is interrupted; the answer then says `timedOut`. */
   timeoutSecs?: number;
   /** The same. */
   timeoutSeconds?: number;
+  /** An error in the code is thrown as CodeError. */
+  check?: boolean;
   /** Ends the wait and interrupts the code. */
   signal?: AbortSignal;
   onStdout?: (text: string) => void;
@@ -171,7 +184,7 @@ export class CodeContext implements AsyncDisposable {
     this.language = language;
   }
 
-  /** Runs code to its end; an error in it is in the Execution, not thrown. */
+  /** Runs code to its end; an error in it is in the Execution, and thrown only with `check`. */
   async runCode(code: string, options: RunOptions = {}): Promise<Execution> {
     const { onStdout, onStderr, onResult } = options;
     const timeout = options.timeoutSecs ?? options.timeoutSeconds;
@@ -184,9 +197,12 @@ export class CodeContext implements AsyncDisposable {
       }
     };
     const listens = onStdout !== undefined || onStderr !== undefined || onResult !== undefined;
-    return new Execution(
+    const execution = new Execution(
       await this.#client.runCode(this.#sandbox, this.id, body, { signal: options.signal, onEvent: listens ? onEvent : undefined }),
     );
+    const failed = execution.error !== undefined || execution.timedOut || execution.interrupted;
+    if (options.check === true && failed) throw new CodeError(execution);
+    return execution;
   }
 
   /** The events of a run as they come. */

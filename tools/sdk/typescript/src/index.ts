@@ -2,7 +2,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 export { Ramet, type Transfer } from "./client.js";
 export { type FileData } from "./client_files.js";
-export { CodeContext, Execution, Result, type RunOptions } from "./code.js";
+export { CodeContext, CodeError, Execution, Result, type RunOptions } from "./code.js";
 export { RametError } from "./errors.js";
 export { type Candidate, type ExploreOptions, type ExploreResult, type Outcome } from "./explore.js";
 export { type PortConnection } from "./port.js";
