@@ -542,12 +542,13 @@ class Nothing(unittest.TestCase):
         self.assertEqual([str(each.message) for each in seen], [])
 
     def test_types(self):
-        """mypy --strict, where it can be installed."""
+        """mypy --strict of the client and of a program that uses it, where it can be installed."""
         python = environment("mypy", "mypy==2.4.1")
         if python is None:
             self.skipTest("mypy cannot be installed here (no package index in reach)")
-        done = subprocess.run([python, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", os.path.join(os.path.dirname(python), "cache"), "ramet.py"],
-                              cwd=SDK, capture_output=True, text=True)
+        done = subprocess.run([python, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", os.path.join(os.path.dirname(python), "cache"),
+                               os.path.join(SDK, "ramet.py"), os.path.join(HERE, "python_types.py")], cwd="/", capture_output=True, text=True,
+                              env={**os.environ, "MYPYPATH": SDK})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_installs(self):
