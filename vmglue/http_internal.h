@@ -89,6 +89,7 @@ struct http_request {
     pthread_cond_t changed;
     // Protected by lock: somebody fills in the answer's head; it is there; the handler is done.
     bool claimed, begun, returned;
+    bool left; // its client, before anything was answered
     atomic_bool expects_events;
     // The answer: written by the handler before `begun`, read by the connection's thread after it.
     int status;

@@ -306,10 +306,15 @@ bool http_request_is_cut(struct http_request *request)
 
 bool http_request_wait_gone(struct http_request *request, unsigned wait_ms)
 {
-    if (request->gone)
-        return true;
-    if (request->out != NULL && http_pipe_is_broken(request->out))
-        return true;
     struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLRDHUP};
-    return poll(&poll_fd, 1, (int)wait_ms) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    bool gone =
+            request->gone || (request->out != NULL && http_pipe_is_broken(request->out)) ||
+            (poll(&poll_fd, 1, (int)wait_ms) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+    if (gone) {
+        pthread_mutex_lock(&request->lock);
+        // What is answered from here on reaches nobody.
+        request->left = request->left || (!request->claimed && !request->stays);
+        pthread_mutex_unlock(&request->lock);
+    }
+    return gone;
 }

@@ -447,7 +447,7 @@ static void end_request(struct http_request *request)
 {
     struct http_server *server = request->server;
     uint64_t duration_ns = clock_monotonic_ns() - request->started_ns;
-    if (request->status == 0)
+    if (request->status == 0 || request->left)
         request->status = CLIENT_LEFT;
     http_run_unlist(request);
     count(request, duration_ns);
