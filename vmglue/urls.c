@@ -66,6 +66,16 @@ bool urls_token_parse(const char *text, size_t size, char ret_token[URLS_TOKEN_S
     return size == TOKEN_DIGITS && take_token(text, ret_token);
 }
 
+void urls_mask(char *text)
+{
+    for (char *at = text; *at != '\0';) {
+        size_t digits = strspn(at, "0123456789abcdefABCDEF");
+        if (digits >= TOKEN_DIGITS)
+            memset(at, '.', digits);
+        at += digits > 0 ? digits : 1;
+    }
+}
+
 bool urls_token_of_target(const char *target, char ret_token[URLS_TOKEN_SIZE], size_t *ret_rest)
 {
     if (strncmp(target, "/u/", 3) != 0 || !take_token(target + 3, ret_token))

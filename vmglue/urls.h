@@ -24,6 +24,8 @@ enum { URLS_TOKEN_SIZE = 41, URLS_ID_SIZE = 24, URLS_PER_SANDBOX = 64 };
 void urls_new_token(char ret_token[URLS_TOKEN_SIZE]);
 void urls_new_id(char ret_id[URLS_ID_SIZE]);
 bool urls_token_parse(const char *text, size_t size, char ret_token[URLS_TOKEN_SIZE]); // of either case
+// Writes over whatever in a text could be a token: for logs.
+void urls_mask(char *text);
 // The token at the beginning of a request's target; *ret_rest is where the guest's path begins in it ("",
 // "?...", "/...").
 bool urls_token_of_target(const char *target, char ret_token[URLS_TOKEN_SIZE], size_t *ret_rest);

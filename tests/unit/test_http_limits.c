@@ -113,6 +113,41 @@ static void silent(struct http_request *request)
 {
 }
 
+// As the proxy does when a guest's server answers before it has the body.
+static void early(struct http_request *request)
+{
+    char byte;
+    http_request_read(request, &byte, 1);
+    if (strcmp(http_request_path(request), "/early/stream") != 0) {
+        http_reply_error(request, 413, "validation.too_large", "no more of it");
+        return;
+    }
+    http_reply_begin(request, 200, "text/plain", -1);
+    http_reply_write(request, "one", 3);
+    http_reply_write(request, "two", 3);
+}
+
+// Until its client has closed: only the sending side, or altogether.
+static void stay(struct http_request *request)
+{
+    bool altogether = strcmp(http_request_path(request), "/stay/gone") == 0;
+    http_request_stay(request);
+    while (!(altogether ? http_request_is_cut(request) : http_request_is_gone(request)))
+        http_request_wait_gone(request, 10);
+    http_reply_json(request, 200, json_pack("{s:b}", "cut", (int)http_request_is_cut(request)));
+    bump(fixture_of(request), &fixture_of(request)->broken);
+}
+
+static const struct http_route *choose(void *context, struct http_request *request)
+{
+    static const struct http_route early_route = {"*", "/early", HTTP_STREAM, early},
+                                   stay_route = {"*", "/stay", HTTP_STREAM, stay};
+    const char *path = http_request_path(request);
+    return strncmp(path, "/early/", 7) == 0  ? &early_route
+           : strncmp(path, "/stay/", 6) == 0 ? &stay_route
+                                             : NULL;
+}
+
 static const struct http_route served[] = {
         {"GET", "/quick", 0, quick},
         {"POST", "/quick", 0, quick},
@@ -157,6 +192,7 @@ static int set_up_with(void **state, struct http_limits limits)
                     .context = fixture,
                     .before = before,
                     .after = after,
+                    .choose = choose,
                     .limits = limits});
     *state = fixture;
     return 0;
@@ -266,6 +302,48 @@ static void bodies_for_nobody_end(void **state)
     }
     assert_true(got >= 0);
     close(fd);
+}
+
+// A client that has not said all, and waits, hears what is answered to what it has said.
+static void proxied_answers_come_while_bodies_do(void **state)
+{
+    static const struct {
+        const char *request, *status, *end;
+    } rows[] = {
+            {"POST /early/whole HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", " 413 ",
+                    "no more of it\"}"},
+            {"POST /early/whole HTTP/1.0\r\nContent-Length: 1000000\r\n\r\nx", " 413 ", "no more of it\"}"},
+            {"HEAD /early/whole HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx", " 413 ",
+                    "\r\n\r\n"},
+            {"POST /early/stream HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx", " 200 ",
+                    "\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"},
+            {"POST /early/stream HTTP/1.0\r\nContent-Length: 1000000\r\n\r\nx", " 200 ", "\r\n\r\nonetwo"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int fd = connect_to(*state);
+        say(fd, rows[i].request);
+        char *answer = hear(fd, NULL); // and that is its end
+        size_t size = strlen(answer), end = strlen(rows[i].end);
+        if (strstr(answer, rows[i].status) == NULL || strstr(answer, "Connection: close") == NULL ||
+                size < end || strcmp(answer + size - end, rows[i].end) != 0)
+            fail_msg("%zu: %s", i, answer);
+        free(answer);
+        close(fd);
+    }
+}
+
+// Whoever closes the sending side is still there.
+static void half_closed_clients_are_answered(void **state)
+{
+    struct fixture *fixture = *state;
+    int fd = connect_to(fixture), gone = connect_to(fixture);
+    say(fd, GET("/stay/half"));
+    shutdown(fd, SHUT_WR);
+    expect(fd, NULL, "{\"cut\":false}");
+    close(fd);
+    say(gone, GET("/stay/gone"));
+    close(gone);
+    await(fixture, &fixture->broken, 2);
 }
 
 static void who_takes_nothing_is_dropped(void **state)
@@ -434,6 +512,8 @@ int main(void)
             cmocka_unit_test_setup_teardown(bodies_that_stop_end, set_up_for_bodies, tear_down),
             cmocka_unit_test_setup_teardown(bodies_for_nobody_end, set_up_for_bodies, tear_down),
             cmocka_unit_test_setup_teardown(who_takes_nothing_is_dropped, set_up_for_stalled, tear_down),
+            cmocka_unit_test_setup_teardown(proxied_answers_come_while_bodies_do, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(half_closed_clients_are_answered, set_up, tear_down),
             cmocka_unit_test_setup_teardown(crowds_are_told, set_up, tear_down),
             cmocka_unit_test_setup_teardown(a_source_gives_its_events, set_up, tear_down),
             cmocka_unit_test_setup_teardown(stopping_ends_sources, set_up, tear_down),

@@ -195,6 +195,10 @@ static void test_tokens(void **state)
     assert_false(urls_preview_of_host("3000-.localhost", NULL, &port, sandbox, sizeof sandbox));
     assert_false(urls_preview_of_host("99999-a.localhost", NULL, &port, sandbox, sizeof sandbox));
     assert_false(urls_preview_of_host("a-b.localhost", NULL, &port, sandbox, sizeof sandbox));
+    char path[] = "/x//U/0123456789ABCDEF0123456789abcdef01234567/sbx_0123456789ab/" TOKEN;
+    urls_mask(path);
+    assert_string_equal(path, "/x//U/......................................../sbx_0123456789ab/"
+                              "........................................");
 }
 
 #define OTHER "76543210fedcba9876543210fedcba9876543210"

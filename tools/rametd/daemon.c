@@ -57,9 +57,12 @@ struct daemon {
 
 static void log_request(void *context, struct http_request *request, int status, uint64_t duration_ns)
 {
-    // A head that was refused before the URL's token was seen in it still holds one.
-    const char *path = http_request_log_path(request);
-    path = strncmp(path, "/u/", 3) == 0 ? "/u/..." : path;
+    // A head that was refused before the URL's token was seen in it still holds one; so does a path that
+    // somebody put something before, or spelled in another way.
+    char masked[1024];
+    snprintf(masked, sizeof masked, "%s", http_request_log_path(request));
+    urls_mask(masked);
+    const char *path = masked;
     const struct keys_info *key = gate_key(request);
     log_line("%s %s %s %d %.1f ms %s", http_request_id(request), http_request_method(request), path, status,
             (double)duration_ns / 1e6,

@@ -83,6 +83,9 @@ class Urls(rig.Case):
         self.lives_of_the_sandbox()
         self.command_line()
         self.guessing()
+        for path in f"/ramet{self.url['path']}", f"//u/{self.url['token'].upper()}/x", f"/u/{self.url['token'][:39]}%{ord(self.url['token'][39]):x}/":
+            self.assertNotEqual(self.daemon.call_tcp("GET", path).status, 200)    # mistyped: no URL, and in no log
+        self.assertNotIn(self.url["token"].upper(), self.daemon.log())
         self.assertNotIn(self.url["token"], self.daemon.log())
 
     def making_and_listing(self):
@@ -282,10 +285,16 @@ class Urls(rig.Case):
             self.step_if_held(target)
             # Who sends for ever hears it under way.
             sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-            threading.Thread(target=send_for_ever, args=(sock,), daemon=True).start()
+            sender = threading.Thread(target=send_for_ever, args=(sock,), daemon=True)
+            sender.start()
             data = self.head_and(sock, b"who are you")
             self.assertTrue(data.startswith(b"HTTP/1.1 401 "), data)
             self.assertIn(b"X-Why: no", data)
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:    # it has ended already
+                pass
+            sender.join(rig.HANG_SECS)
             sock.close()
             self.step_if_held(target)
             # So does who has sent a part, and waits.
