@@ -322,8 +322,8 @@ static void proxied_answers_come_while_bodies_do(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int fd = connect_to(*state);
-        say(fd, rows[i].request);
-        char *answer = hear(fd, NULL); // and that is its end
+        http_fixture_say(fd, rows[i].request);
+        char *answer = http_fixture_hear(fd, NULL); // and that is its end
         size_t size = strlen(answer), end = strlen(rows[i].end);
         if (strstr(answer, rows[i].status) == NULL || strstr(answer, "Connection: close") == NULL ||
                 size < end || strcmp(answer + size - end, rows[i].end) != 0)
@@ -338,11 +338,11 @@ static void half_closed_clients_are_answered(void **state)
 {
     struct fixture *fixture = *state;
     int fd = connect_to(fixture), gone = connect_to(fixture);
-    say(fd, GET("/stay/half"));
+    http_fixture_say(fd, GET("/stay/half"));
     shutdown(fd, SHUT_WR);
     expect(fd, NULL, "{\"cut\":false}");
     close(fd);
-    say(gone, GET("/stay/gone"));
+    http_fixture_say(gone, GET("/stay/gone"));
     await(fixture, &fixture->given, 2); // one that closes before its request is read makes none
     close(gone);
     await(fixture, &fixture->broken, 2);
