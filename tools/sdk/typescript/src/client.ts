@@ -184,7 +184,7 @@ export class Ramet extends RametFiles {
 
   /** Volumes and snapshots with all that they consist of, as one stream of bytes. */
   async exportArchive(names: readonly string[], options: CallOptions = {}): Promise<ReadableStream<Uint8Array>> {
-    return (await this.transport.stream({ method: "POST", path: "/v1/store/export", json: { names }, reads: true, ...options })).body;
+    return (await this.transport.stream({ method: "POST", path: "/v1/store/export", json: { names }, repeat: true, ...options })).body;
   }
 
   async importArchive(
@@ -241,7 +241,7 @@ export class Ramet extends RametFiles {
   }
 
   storeSeal(options: CallOptions = {}): Promise<Record<string, never>> {
-    return this.post("/v1/store/seal", {}, options);
+    return this.transport.json({ method: "POST", path: "/v1/store/seal", json: {}, repeat: true, ...options });
   }
 
   storeGc(what: { recompress?: boolean } = {}, options: CallOptions = {}): Promise<Record<string, number>> {

@@ -113,7 +113,7 @@ export class RametFiles extends RametRuns {
   }
 
   async makeDir(name: string, path: string, options: CallOptions = {}): Promise<void> {
-    await this.transport.text({ method: "POST", path: this.box(name, "/files/dir"), query: { path }, ...options });
+    await this.transport.text({ method: "POST", path: this.box(name, "/files/dir"), query: { path }, repeat: true, ...options });
   }
 
   /** Renames a file or folder; folders above `to` are made. */

@@ -54,8 +54,7 @@ export class RametSandboxes {
 
   /** Any call by its path: what its answer's JSON says (undefined without a body). `repeat`: it may be sent twice. */
   request<T = unknown>(method: string, path: string, json?: unknown, options: CallOptions & { repeat?: boolean } = {}): Promise<T> {
-    const { repeat, ...rest } = options;
-    return this.transport.json<T>({ method, path, json, reads: repeat ?? false, ...rest });
+    return this.transport.json<T>({ method, path, json, ...options });
   }
 
   // ---- The service ----
@@ -117,7 +116,7 @@ export class RametSandboxes {
 
   /** Keeps memory and disk, so that a start goes on where it was. */
   stopSandbox(name: string, what: { memory?: boolean; force?: boolean } = {}, options: CallOptions = {}): Promise<wire.Sandbox> {
-    return this.post(this.box(name, "/stop"), what, options);
+    return this.transport.json({ method: "POST", path: this.box(name, "/stop"), json: what, repeat: true, ...options });
   }
 
   pauseSandbox(name: string, options: CallOptions = {}): Promise<wire.Sandbox> {

@@ -52,8 +52,8 @@ export interface Call extends CallOptions {
   headers?: Record<string, string>;
   /** It makes something: an Idempotency-Key goes with it. */
   creates?: boolean;
-  /** Changes nothing although it is no GET. */
-  reads?: boolean;
+  /** Done twice is the same as once, although its method does not say so. */
+  repeat?: boolean;
   /** The answer is read piece by piece; only its beginning has to come in time. */
   stream?: boolean;
   /** Is told whether the server may have done it while nobody has its answer. */
@@ -117,9 +117,9 @@ function wasSent(error: unknown): boolean {
 // Refused before anything was done.
 const NOTHING_DONE = new Set(["capacity.busy", "capacity.memory"]);
 
-function mayRetry(error: RametError, call: Call, repeatable: boolean): boolean {
+function mayRetry(error: RametError, repeatable: boolean): boolean {
   if (!error.retryable && error.status !== 429) return false;
-  return repeatable || error.status === 429 || NOTHING_DONE.has(error.code) || call.reads === true;
+  return repeatable || error.status === 429 || NOTHING_DONE.has(error.code);
 }
 
 export class Transport {
@@ -172,7 +172,7 @@ export class Transport {
   /** An answer that is no error. Throws RametError, or the signal's reason. */
   async send(call: Call): Promise<Answer> {
     const replayable = !(typeof call.body === "object" && call.body instanceof ReadableStream);
-    const repeatable = replayable && (SAFE.has(call.method) || call.creates === true || call.reads === true);
+    const repeatable = replayable && (SAFE.has(call.method) || call.creates === true || call.repeat === true);
     const headers: Record<string, string> = { ...this.#headers, ...this.authorization(), ...call.headers };
     if (call.creates) headers["idempotency-key"] = call.idempotencyKey ?? newKey();
     const timeoutMs = call.timeoutMs ?? this.timeoutMs;
@@ -194,7 +194,7 @@ export class Transport {
         if (call.method === "DELETE" && lost && failure.status === 404) {
           return { ...answer, response: new Response(null, { status: 204 }) };
         }
-        if (!mayRetry(failure, call, repeatable)) throw failure;
+        if (!replayable || !mayRetry(failure, repeatable)) throw failure;
       } catch (error) {
         if (!(error instanceof RametError) || error.code !== "client.network" || !repeatable) throw error;
         failure = error;
