@@ -114,6 +114,9 @@ void hint_after(struct cli *cli, const char *code, const char *message)
                          : "the key came from --key-file or RAMET_API_KEY; `ramet key ls` on the daemon's "
                            "host lists "
                            "those that are good");
+    else if (strstr(message, "field \"network\"") != NULL)
+        cli_note("on the command line: --network full, --network none, or --network "
+                 "10.1.2.0/24,host.example:443");
     else
         suggest_name(cli, message);
 }

@@ -21,12 +21,21 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct interrupt *latest; // protected by mutex
 static bool started;
 
-static void signals(sigset_t *ret_set)
+// Not those that are ignored (nohup, a job in the background): blocked ones would come all the same. False:
+// there is none.
+static bool signals(sigset_t *ret_set)
 {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    bool any = false;
     sigemptyset(ret_set);
-    sigaddset(ret_set, SIGINT);
-    sigaddset(ret_set, SIGTERM);
-    sigaddset(ret_set, SIGHUP);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler == SIG_IGN)
+            continue;
+        sigaddset(ret_set, numbers[i]);
+        any = true;
+    }
+    return any;
 }
 
 static void *wait_for_signal(void *context)
@@ -47,9 +56,8 @@ void interrupt_start(void)
 {
     pthread_t thread;
     sigset_t set;
-    if (started)
+    if (started || !signals(&set))
         return;
-    signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     started = pthread_create(&thread, NULL, wait_for_signal, NULL) == 0;
     if (started)

@@ -171,7 +171,7 @@ class Remote(rig.Case):
                  "forward": ["box", "0:80"], "cp": [self.path("file"), "box:x"], "restore": ["box", "s"], "events": ["--follow"],
                  "volume": ["import", "v", self.path("file"), "--format", "raw"], "template": ["build", "t", "--tar", self.path("file")],
                  "store": ["gc"], "export": ["v", self.path("out")], "import": [self.path("file")], "key": ["ls"], "env": ["ls"],
-                 "snapshots": [], "ls": [], "memory": [], "bench": [], "create": [], "metrics": ["box"], "lineage": []}
+                 "update": ["box", "--ttl", "1h"], "snapshots": [], "ls": [], "memory": [], "bench": [], "create": [], "metrics": ["box"], "lineage": []}
         silent = {"up", "down", "help", "version", "completion"}    # no daemon, or about its process
         self.assertTrue({"create", "shell", "fork"} <= set(verbs), verbs)
         self.daemon.process.send_signal(signal.SIGSTOP)
@@ -181,9 +181,11 @@ class Remote(rig.Case):
                         for verb in verbs if verb not in silent]
             children.append(("ls by TCP", subprocess.Popen([RAMET, "--server", self.daemon.url, "ls"], text=True, stdin=subprocess.DEVNULL,
                                                            env={**CLEAN, "RAMET_API_KEY": key}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
-            # Ctrl-C says that the daemon may still do it.
-            child = subprocess.Popen([RAMET, "--run", self.daemon.run, "volume", "create", "late", "1M"], env=CLEAN, text=True, stderr=subprocess.PIPE)
+            # Ctrl-C says that the daemon may still do it. What nohup had ignored stays so.
+            child = subprocess.Popen([RAMET, "--run", self.daemon.run, "volume", "create", "late", "1M"], env=CLEAN, text=True, stderr=subprocess.PIPE,
+                                     preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
             self.until(lambda: child.poll() is not None or self.is_connected(child.pid))
+            child.send_signal(signal.SIGHUP)
             child.send_signal(signal.SIGINT)
             self.assertRegex(child.communicate(timeout=rig.HANG_SECS)[1], "interrupted.*`ramet volume ls`")
             self.assertEqual(child.returncode, 130)
@@ -325,7 +327,7 @@ class FirstTenMinutes(rig.Case):
             (run_dir + ["create", "box"], 1, "ramet template build agent-base"),
             (run_dir + ["create", "box", "--from", "dat"], 1, 'did you mean "data"'),
             (run_dir + ["create", "box", "--from", "code-interpreter"], 1, "ramet template build code-interpreter"),
-            (run_dir + ["create", "UPPER", "--from", "data"], 1, "a-z"), (run_dir + ["create", "box", "--memory", "lots"], 2, "512M"),
+            (run_dir + ["create", "UPPER", "--from", "data"], 1, "a-z"), (run_dir + ["create", "box", "--from", "data", "--network", "some"], 1, "--network none"), (run_dir + ["create", "box", "--memory", "lots"], 2, "512M"),
             (run_dir + ["create", "box", "--ttl", "soon"], 2, "10m"), (run_dir + ["create", "box", "--env", "A B"], 2, "NAME=VALUE|A B"),
             (run_dir + ["create", "box", "--env-file", self.path("none")], 2, "cannot be read"),
             (run_dir + ["create", "box", "--label", "x"], 2, "NAME=VALUE"),
