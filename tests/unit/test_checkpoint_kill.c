@@ -209,8 +209,9 @@ static void test_readers_killed(void **state)
         close(pipes[0]);
         assert_int_equal(stat(data, round < 20 ? &early : &late), 0);
     }
-    // 126 readers is what LMDB has slots for; and a reader that died must not keep old pages.
-    assert_true(late.st_size <= early.st_size * 3 / 2);
+    // 126 readers is what LMDB has slots for; and a reader that died must not keep old pages: of three states
+    // a round, of which one that reads slowly may hold its own round's.
+    assert_true(late.st_size <= early.st_size * 3);
     fixture_assert_holds(owner, mine);
     checkpoint_db_close(owner);
     assert_int_equal(state_check(path, number), number);
