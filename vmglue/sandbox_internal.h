@@ -165,6 +165,10 @@ int sandbox_record_put(struct txn *txn, struct sandbox_record *record, struct er
 // A new state, and the moment of it where something counts from there.
 void sandbox_record_enter(struct sandbox_record *record, enum sandbox_state state);
 void sandbox_record_delete_volumes(struct txn *txn, const struct sandbox_record *record);
+// The end of a change that put `record` with result: commits txn (or aborts it when result says failure),
+// makes the record the sandbox's, and frees it either way.
+int sandbox_record_end(struct sandbox *sandbox, struct txn *txn, struct sandbox_record *record, int result,
+        unsigned flags, struct error *err);
 // Commits the record alone with a new state, and makes it the sandbox's.
 int sandbox_record_commit(
         struct sandbox *sandbox, const struct sandbox_record *record, unsigned flags, struct error *err);

@@ -245,14 +245,7 @@ int sandbox_resume_begin(struct sandbox *sandbox, const struct sandbox_origin *o
     txn_volume_delete(txn, sandbox->record.memory);
     for (unsigned i = 0; origin->memory.value != 0 && i < sandbox->record.more_count; i++)
         txn_volume_delete(txn, sandbox->record.more[i].volume);
-    if (r < 0)
-        txn_abort(txn);
-    else
-        r = txn_commit_wait(txn, 0, err);
-    if (r == 0)
-        sandbox_record_set(sandbox, &record);
-    sandbox_record_free(&record);
-    return r;
+    return sandbox_record_end(sandbox, txn, &record, r, 0, err);
 }
 
 int sandbox_resume_end(struct sandbox *sandbox, uint64_t started_ns, const char *mode, struct error *err)
@@ -267,14 +260,7 @@ int sandbox_resume_end(struct sandbox *sandbox, uint64_t started_ns, const char 
     record.ready_ms = (clock_monotonic_ns() - started_ns + 500000) / 1000000;
     snprintf(record.start_mode, sizeof record.start_mode, "%s", mode);
     int r = sandbox_record_put(txn, &record, err);
-    if (r < 0)
-        txn_abort(txn);
-    else
-        r = txn_commit_wait(txn, TXN_DURABLE, err);
-    if (r == 0)
-        sandbox_record_set(sandbox, &record);
-    sandbox_record_free(&record);
-    return r;
+    return sandbox_record_end(sandbox, txn, &record, r, TXN_DURABLE, err);
 }
 
 int sandbox_resume(struct sandbox *sandbox, uint64_t started_ns, struct error *err)

@@ -147,20 +147,26 @@ void sandbox_record_delete_volumes(struct txn *txn, const struct sandbox_record 
         txn_volume_delete(txn, record->more[i].volume);
 }
 
+int sandbox_record_end(struct sandbox *sandbox, struct txn *txn, struct sandbox_record *record, int result,
+        unsigned flags, struct error *err)
+{
+    if (result < 0)
+        txn_abort(txn);
+    else
+        result = txn_commit_wait(txn, flags, err);
+    if (result == 0)
+        sandbox_record_set(sandbox, record);
+    sandbox_record_free(record);
+    return result;
+}
+
 int sandbox_record_commit(
         struct sandbox *sandbox, const struct sandbox_record *record, unsigned flags, struct error *err)
 {
     struct sandbox_record copy = sandbox_record_copy(record);
     struct txn *txn = txn_begin(sandbox->all->store);
     int r = sandbox_record_put(txn, &copy, err);
-    if (r < 0)
-        txn_abort(txn);
-    else
-        r = txn_commit_wait(txn, flags, err);
-    if (r == 0)
-        sandbox_record_set(sandbox, &copy);
-    sandbox_record_free(&copy);
-    return r;
+    return sandbox_record_end(sandbox, txn, &copy, r, flags, err);
 }
 
 int sandbox_record_forget_memory(struct sandbox *sandbox, enum sandbox_state state, struct error *err)
@@ -181,14 +187,7 @@ int sandbox_record_forget_memory(struct sandbox *sandbox, enum sandbox_state sta
         txn_volume_delete(txn, old);
     if (machine.value != 0)
         txn_doc_delete(txn, machine);
-    if (r < 0)
-        txn_abort(txn);
-    else
-        r = txn_commit_wait(txn, 0, err);
-    if (r == 0)
-        sandbox_record_set(sandbox, &record);
-    sandbox_record_free(&record);
-    return r;
+    return sandbox_record_end(sandbox, txn, &record, r, 0, err);
 }
 
 static uint64_t get_uint(const json_t *json, const char *name)

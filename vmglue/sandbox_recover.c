@@ -280,21 +280,17 @@ static void forget_references(struct sandboxes *all)
     pthread_mutex_unlock(&all->lock);
 }
 
-int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **ret_all, struct error *err)
+static struct sandboxes *make(const struct sandbox_config *config)
 {
-    char folder[128];
-    int r = check_config(config, err);
-    if (r < 0)
-        return r;
     struct sandboxes *all = calloc(1, sizeof *all);
     pthread_condattr_t monotonic;
     if (all == NULL)
-        return error_set(err, -ENOMEM, "no memory");
+        return NULL;
     all->config = *config;
     all->events = sandbox_events_create();
     if (all->events == NULL) {
         free(all);
-        return error_set(err, -ENOMEM, "no memory");
+        return NULL;
     }
     all->store = config->service->store;
     pthread_mutex_init(&all->lock, NULL);
@@ -304,6 +300,18 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     pthread_cond_init(&all->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     set_paths(all);
+    return all;
+}
+
+int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **ret_all, struct error *err)
+{
+    char folder[128];
+    int r = check_config(config, err);
+    if (r < 0)
+        return r;
+    struct sandboxes *all = make(config);
+    if (all == NULL)
+        return error_set(err, -ENOMEM, "no memory");
     if (all->preload_path[0] == '\0')
         sandbox_log(all, "%s/libramet-preload.so is missing; snapshots will copy all private pages",
                 config->libexec_dir);

@@ -72,15 +72,9 @@ static int swap_stopped(struct sandbox *sandbox, const struct sandbox_origin *or
         txn_volume_delete(txn, sandbox->record.more[i].volume);
     if (sandbox->record.machine.value != 0)
         txn_doc_delete(txn, sandbox->record.machine);
-    if (r < 0)
-        txn_abort(txn);
-    else
-        r = txn_commit_wait(txn, TXN_DURABLE, err);
-    if (r == 0) {
-        sandbox_record_set(sandbox, &record);
+    r = sandbox_record_end(sandbox, txn, &record, r, TXN_DURABLE, err);
+    if (r == 0)
         sandbox_step(sandbox, STEP_RESTORE_RECORDED);
-    }
-    sandbox_record_free(&record);
     return r;
 }
 

@@ -260,5 +260,8 @@ char *template_request_packages(const struct template_request *request)
     if (file == NULL)
         return NULL;
     json_array_foreach(packages, i, item) fprintf(file, "%s%s", i == 0 ? "" : ",", json_string_value(item));
-    return fclose(file) == 0 ? text : NULL;
+    if (fclose(file) == 0)
+        return text;
+    free(text);
+    return NULL;
 }

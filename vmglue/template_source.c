@@ -127,6 +127,10 @@ static int make_image(struct template_build *build, struct error *err)
     if (r < 0)
         return r;
     char *packages = request->source == TEMPLATE_PACKAGES ? template_request_packages(request) : NULL;
+    if (request->source == TEMPLATE_PACKAGES && packages == NULL) {
+        template_files_remove(build->folder);
+        return error_set(err, -ENOMEM, "no memory for the list of packages");
+    }
     snprintf(image, sizeof image, "%s/image", build->folder);
     snprintf(config, sizeof config, "%s/config", build->folder);
     snprintf(size, sizeof size, "%" PRIu64, request->shape.disk_bytes >> 20);

@@ -112,6 +112,20 @@ static int in_terminal(struct cli *cli, const struct verb *verb, const char *nam
     return status;
 }
 
+// The result when the command has ended, as JSON.
+static int whole(struct cli *cli, const struct verb *verb, const char *name, json_t *body)
+{
+    char *path = cli_path("/v1/sandboxes/", name, "/exec");
+    json_t *json = cli_call(cli, verb, "POST", path, body);
+    free(path);
+    if (json == NULL)
+        return CLI_FAILED;
+    cli_print_json(json);
+    int status = finish(verb, json);
+    json_decref(json);
+    return status;
+}
+
 static int run(struct cli *cli, const struct verb *verb, char **argv)
 {
     const char *cwd = NULL, *user = NULL, *timeout = NULL;
@@ -166,17 +180,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_object_set_new(body, "stdin_base64", json_string(text));
         free(text);
     }
-    if (!cli->json)
-        return stream(cli, verb, args.items[0], body);
-    char *path = cli_path("/v1/sandboxes/", args.items[0], "/exec");
-    json_t *json = cli_call(cli, verb, "POST", path, body);
-    free(path);
-    if (json == NULL)
-        return CLI_FAILED;
-    cli_print_json(json);
-    status = finish(verb, json);
-    json_decref(json);
-    return status;
+    return cli->json ? whole(cli, verb, args.items[0], body) : stream(cli, verb, args.items[0], body);
 }
 
 const struct verb verb_exec = {"exec", "exec NAME [options] [--] COMMAND [ARGUMENT...]",
