@@ -466,6 +466,12 @@ char *cli_path(const char *before, const char *name, const char *after)
     return path;
 }
 
+void cli_set_text(json_t *body, const char *field, const char *value)
+{
+    if (value != NULL)
+        json_object_set_new(body, field, json_string(value));
+}
+
 json_t *cli_pairs(const struct verb *verb, const char *option, const struct args_list *list, bool *ret_good)
 {
     *ret_good = true;

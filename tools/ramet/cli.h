@@ -134,6 +134,8 @@ int cli_begin(struct cli *cli, const struct verb *verb, const char *method, cons
 int cli_take_answer(struct cli *cli, const struct verb *verb, struct client *client);
 // "format" with one name, escaped; malloc'ed.
 char *cli_path(const char *before, const char *name, const char *after);
+// A field of a body; nothing when the value is NULL.
+void cli_set_text(json_t *body, const char *field, const char *value);
 // key=value options into an object; NULL with a sentence when one has no "=".
 json_t *cli_pairs(const struct verb *verb, const char *option, const struct args_list *list, bool *ret_good);
 void cli_print_json(const json_t *json);      // and a line end

@@ -59,13 +59,10 @@ static int run_new(struct cli *cli, const struct verb *verb, char **argv)
         json_decref(body);
         return CLI_USAGE;
     }
-    const struct {
-        const char *name, *value;
-    } fields[] = {{"id", args.count > 1 ? args.items[1] : NULL}, {"language", language}, {"cwd", cwd},
-            {"user", user}};
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].value != NULL)
-            json_object_set_new(body, fields[i].name, json_string(fields[i].value));
+    cli_set_text(body, "id", args.count > 1 ? args.items[1] : NULL);
+    cli_set_text(body, "language", language);
+    cli_set_text(body, "cwd", cwd);
+    cli_set_text(body, "user", user);
     if (pairs != NULL)
         json_object_set_new(body, "env", pairs);
     return resource_create(cli, verb, resource_path(args.items[0], "contexts", NULL, ""), body, say_id);

@@ -4,6 +4,7 @@
 #include "tools/ramet/cli.h"
 #include "tools/ramet/cp_tree.h"
 #include "tools/ramet/interrupt.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
@@ -74,13 +75,6 @@ static char *join(const char *folder, const char *name)
     return path;
 }
 
-static char *files_path(const char *box, const char *call, const char *path, const char *more)
-{
-    char *head = cli_path("/v1/sandboxes/", box, call), *url = cli_path(head, path, more);
-    free(head);
-    return url;
-}
-
 // ---- what there is ----
 
 // CLI_DONE also when nothing is there.
@@ -88,7 +82,7 @@ static int look_there(const struct cp *cp, struct place *place, const char *path
 {
     struct error err = {0};
     json_t *json = NULL;
-    char *url = files_path(place->box, "/files/stat?path=", path[0] == '\0' ? "." : path, "");
+    char *url = resource_file_path(place->box, "stat?path=", path[0] == '\0' ? "." : path, "");
     int r = client_call(cli_server(cp->cli), "GET", url, NULL, &json, &err);
     free(url);
     if (r < 0) {
@@ -165,7 +159,7 @@ static int copy_in(const struct cp *cp, const struct place *from, const struct p
     if (fd < 0)
         return cli_fail(cp->verb, "%s cannot be opened: %s", from->path, strerror(errno));
     snprintf(mode, sizeof mode, "&mode=%o", from->mode);
-    char *url = files_path(to->box, "/files/content?path=", to->path, mode);
+    char *url = resource_file_path(to->box, "content?path=", to->path, mode);
     int status = stream_upload(cp->cli, cp->verb, "PUT", url, fd, from->size, from->path, &json);
     json_decref(json);
     free(url);
@@ -203,7 +197,7 @@ static int copy_out(const struct cp *cp, const struct place *from, const struct 
 {
     struct client *client;
     uint64_t bytes;
-    char *url = files_path(from->box, "/files/content?path=", from->path, "");
+    char *url = resource_file_path(from->box, "content?path=", from->path, "");
     int status = cli_begin(cp->cli, cp->verb, "GET", url, NULL, &client);
     free(url);
     if (status != CLI_DONE)
@@ -219,14 +213,14 @@ static int copy_across(const struct cp *cp, const struct place *from, const stru
 {
     struct client *in, *out;
     struct error err = {0};
-    char buffer[65536], mode[24], *url = files_path(from->box, "/files/content?path=", from->path, "");
+    char buffer[65536], mode[24], *url = resource_file_path(from->box, "content?path=", from->path, "");
     ssize_t got;
     int status = cli_begin(cp->cli, cp->verb, "GET", url, NULL, &in);
     free(url);
     if (status != CLI_DONE)
         return status;
     snprintf(mode, sizeof mode, "&mode=%o", from->mode == 0 ? 0644 : from->mode);
-    url = files_path(to->box, "/files/content?path=", to->path, mode);
+    url = resource_file_path(to->box, "content?path=", to->path, mode);
     int r = client_open(cli_server(cp->cli), "PUT", url, "application/octet-stream", -1, &out, &err);
     free(url);
     if (r < 0) {

@@ -3,6 +3,7 @@
 
 #include "tools/ramet/interrupt.h"
 #include "tools/ramet/output.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/shell_quote.h"
 #include "tools/ramet/staging.h"
 #include "tools/ramet/tar.h"
@@ -30,13 +31,6 @@ struct copying {
 };
 
 // ---- sandboxes ----
-
-static char *file_call(const char *box, const char *call, const char *path, const char *more)
-{
-    char *head = cli_path("/v1/sandboxes/", box, call), *url = cli_path(head, path, more);
-    free(head);
-    return url;
-}
 
 static void last_line(const char *text, char *ret_line, size_t capacity)
 {
@@ -213,7 +207,7 @@ static void undo_there(void *context)
     struct there *there = context;
     struct error err;
     json_t *json = NULL;
-    char *path = file_call(there->tree->to_box, "/files/content?path=", there->folder, "&recursive=1");
+    char *path = resource_file_path(there->tree->to_box, "content?path=", there->folder, "&recursive=1");
     client_call(cli_server(there->tree->cli), "DELETE", path, NULL, &json,
             &err); // what is gone with its daemon is gone
     json_decref(json);
@@ -227,7 +221,7 @@ static int upload(struct copying *copying, const struct there *there)
     char *file, *url;
     if (asprintf(&file, "%s/tar", there->folder) < 0)
         abort();
-    url = file_call(tree->to_box, "/files/content?path=", file, "&mode=600");
+    url = resource_file_path(tree->to_box, "content?path=", file, "&mode=600");
     free(file);
     int r = client_open(
             cli_server(tree->cli), "PUT", url, "application/octet-stream", -1, &copying->upload, &err);
@@ -278,7 +272,7 @@ static int copy_in(struct copying *copying, bool exists)
         abort();
     free(parent);
     struct interrupt *interrupt = interrupt_add(undo_there, &there);
-    char *path = file_call(tree->to_box, "/files/dir?path=", there.folder, "");
+    char *path = resource_file_path(tree->to_box, "dir?path=", there.folder, "");
     json_t *json = cli_call(tree->cli, tree->verb, "POST", path, NULL);
     free(path);
     status = json == NULL ? CLI_FAILED : upload(copying, &there);

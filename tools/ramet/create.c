@@ -29,12 +29,9 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     if (!cli_parse(cli, verb, argv, options, 0, 1, 0, &args, &status))
         return status;
     json_t *body = json_object();
-    const struct {
-        const char *name, *value;
-    } texts[] = {{"name", args.items[0]}, {"from", from}, {"size", size}};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (texts[i].value != NULL)
-            json_object_set_new(body, texts[i].name, json_string(texts[i].value));
+    cli_set_text(body, "name", args.items[0]);
+    cli_set_text(body, "from", from);
+    cli_set_text(body, "size", size);
     if (network != NULL)
         json_object_set_new(body, "network", network_option(network));
     if (cpus != 0)

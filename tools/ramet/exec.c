@@ -165,10 +165,8 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
     json_t *body = json_pack("{s:o, s:s}", "command", command, "encoding", cli->json ? "text" : "base64");
     if (pairs != NULL)
         json_object_set_new(body, "env", pairs);
-    if (cwd != NULL)
-        json_object_set_new(body, "cwd", json_string(cwd));
-    if (user != NULL)
-        json_object_set_new(body, "user", json_string(user));
+    cli_set_text(body, "cwd", cwd);
+    cli_set_text(body, "user", user);
     if (timeout != NULL)
         json_object_set_new(body, "timeout_secs", json_real(seconds));
     if (with_stdin) {

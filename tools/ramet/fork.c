@@ -41,8 +41,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
         json_object_set_new(body, "labels", label_pairs);
     if (env_pairs != NULL)
         json_object_set_new(body, "env", env_pairs);
-    if (snapshot != NULL)
-        json_object_set_new(body, "snapshot", json_string(snapshot));
+    cli_set_text(body, "snapshot", snapshot);
     char *path = cli_path("/v1/sandboxes/", args.items[0], "/fork");
     json_t *json = cli_create(cli, verb, path, body), *child;
     free(path);

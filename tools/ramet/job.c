@@ -62,12 +62,9 @@ static int start(struct cli *cli, const struct verb *verb, char **argv)
     }
     if (pairs != NULL)
         json_object_set_new(body, "env", pairs);
-    const struct {
-        const char *field, *value;
-    } texts[] = {{"name", name}, {"cwd", cwd}, {"user", user}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i].value != NULL)
-            json_object_set_new(body, texts[i].field, json_string(texts[i].value));
+    cli_set_text(body, "name", name);
+    cli_set_text(body, "cwd", cwd);
+    cli_set_text(body, "user", user);
     return resource_create(cli, verb, resource_path(args.items[0], "jobs", NULL, ""), body, print_job);
 }
 

@@ -104,8 +104,7 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
     if (persistent && not_persistent)
         return cli_fail_usage(verb, "--persistent and --not-persistent exclude each other");
     json_t *body = json_object();
-    if (name != NULL)
-        json_object_set_new(body, "name", json_string(name));
+    cli_set_text(body, "name", name);
     if (network != NULL)
         json_object_set_new(body, "network", network_option(network));
     if (persistent || not_persistent)

@@ -90,6 +90,17 @@ char *resource_path(const char *sandbox, const char *kind, const char *id, const
     return path;
 }
 
+char *resource_file_path(const char *sandbox, const char *call, const char *path, const char *after)
+{
+    char *head = resource_path(sandbox, "files", NULL, "/"), *whole = NULL;
+    char *escaped = client_escape(path);
+    if (asprintf(&whole, "%s%s%s%s", head, call, escaped, after) < 0)
+        abort();
+    free(escaped);
+    free(head);
+    return whole;
+}
+
 int resource_run_named(struct cli *cli, const struct verb *verb, char **argv, const char *method,
         const char *before, const char *after, resource_print *print)
 {

@@ -23,6 +23,8 @@ int resource_remove(struct cli *cli, const struct verb *verb, const char *before
         const char *after, bool missing_is_fine);
 // malloc'ed: /v1/sandboxes/SANDBOX/KIND, then /ID when there is an id, then `after` as it is.
 char *resource_path(const char *sandbox, const char *kind, const char *id, const char *after);
+// malloc'ed: a call about a file of a sandbox. call: what follows /files/ up to the path ("stat?path=").
+char *resource_file_path(const char *sandbox, const char *call, const char *path, const char *after);
 // A whole object, a line for each member; for resource_print.
 void resource_print_details(const json_t *object);
 

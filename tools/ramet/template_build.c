@@ -33,12 +33,6 @@ struct build {
     char id[64];  // of the build, once it is known
 };
 
-static void set_text(json_t *body, const char *field, const char *value)
-{
-    if (value != NULL)
-        json_object_set_new(body, field, json_string(value));
-}
-
 static json_t *split(const char *text)
 {
     json_t *list = json_array();
@@ -61,11 +55,14 @@ static json_t *list_of(const struct args_list *list)
 
 static int read_code(struct build *build)
 {
-    FILE *file = fopen(build->warm_code, "re");
     char *text = malloc(CODE_MAX_BYTES + 1);
+    FILE *file = fopen(build->warm_code, "re");
     if (file == NULL || text == NULL) {
+        int code = file == NULL ? errno : ENOMEM;
+        if (file != NULL)
+            fclose(file);
         free(text);
-        return cli_fail(build->verb, "%s cannot be read: %s", build->warm_code, strerror(errno));
+        return cli_fail(build->verb, "%s cannot be read: %s", build->warm_code, strerror(code));
     }
     size_t size = fread(text, 1, CODE_MAX_BYTES + 1, file);
     fclose(file);
@@ -81,14 +78,14 @@ static int make_body(struct build *build, const char *name)
 {
     bool good = true;
     json_t *body = build->body = json_object(), *pairs;
-    set_text(body, "name", name);
-    set_text(body, "base", build->base);
-    set_text(body, "image", build->image);
-    set_text(body, "sandbox", build->from);
-    set_text(body, "volume", build->volume);
-    set_text(body, "size", build->size);
-    set_text(body, "warm", build->warm);
-    set_text(body, "network", build->network);
+    cli_set_text(body, "name", name);
+    cli_set_text(body, "base", build->base);
+    cli_set_text(body, "image", build->image);
+    cli_set_text(body, "sandbox", build->from);
+    cli_set_text(body, "volume", build->volume);
+    cli_set_text(body, "size", build->size);
+    cli_set_text(body, "warm", build->warm);
+    cli_set_text(body, "network", build->network);
     if (build->packages != NULL)
         json_object_set_new(body, "packages", split(build->packages));
     if (build->cpus != 0)
@@ -129,7 +126,7 @@ static int send_file(struct build *build, const char *field, const char *name)
     if (!from_stdin)
         close(fd);
     if (status == CLI_DONE)
-        set_text(build->body, field, json_fields_get_text(json, "upload"));
+        cli_set_text(build->body, field, json_fields_get_text(json, "upload"));
     json_decref(json);
     return status;
 }
@@ -144,7 +141,7 @@ static json_t *begin(struct build *build)
 static json_t *begin_with_import(void *context, const char *import_id)
 {
     struct build *build = context;
-    set_text(build->body, "import", import_id);
+    cli_set_text(build->body, "import", import_id);
     return begin(build);
 }
 
