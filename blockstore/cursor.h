@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checked little-endian encoding and decoding. A cursor that ran past its end stays bad: callers decode
-// everything and look at `bad` once. Header only: it is all inline.
+// everything and look at `bad` once. Header only: it is all inline. Threads: any; a
+// cursor is one thread's.
 #pragma once
 
 #include <stdbool.h>

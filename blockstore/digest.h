@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checksums: XXH3-64 (xxHash library). They detect damage; they are not proof against an attacker.
+// Pure functions. Threads: any.
 #pragma once
 
 #include <stddef.h>

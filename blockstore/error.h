@@ -6,6 +6,7 @@
 //   -ENOSPC   no room (budget or file system)               -EBUSY   in use by somebody else
 //   -ENOENT   no such thing    -EEXIST  name taken          -ESTALE  the store has failed and stopped writing
 // Control calls that face a person also take a last `struct error *` (may be NULL) that is filled on failure.
+// Threads: any; an error is its caller's.
 #pragma once
 
 struct error {

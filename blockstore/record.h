@@ -5,8 +5,8 @@
 //     0     4  magic "RLR1"
 //     4     2  kind (enum record_kind)
 //     6     2  flags: 0
-//     8     8  checksum: XXH3-64 of the header block with this field zero, seed = first 8 bytes of the
-//     store's uuid
+//     8     8  checksum: XXH3-64 of the header block with this field zero, seeded with the store's uuid
+//              (its first 8 bytes)
 //    16     8  file number (the generation: a recycled file gets a new one)
 //    24     8  sequence number, one more than the record before, across files
 //    32     8  durable: every record up to this one was durable when this was written
@@ -19,8 +19,9 @@
 //    72     4  body_blocks: payload blocks that the body takes; 0 = it is inline, after the sums
 //    76     4  part, for IMAGE and ROOTS: 0, 1, ...
 //    80     4  parts, for IMAGE and ROOTS
-//    84     8  the incarnation before this one (OPEN, IMAGE), so that the first record of an opening can
-//    follow 92     4  zero 96        extents: { u64 first block, u32 count, u32 zero }
+//    84     8  the incarnation before this one (OPEN, IMAGE): what the first record of an opening follows
+//    92     4  zero
+//    96        extents: { u64 first block, u32 count, u32 zero }
 //              sums: u64 XXH3-64 of each payload block
 //              inline body
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an archive and checks everything that can be checked without a store: checksums, the order of
 // records, ranges within their bases, counts, the end. What it hands out is right so far, but only when
-// `verified` is called was it a whole archive.
+// `verified` is called was it a whole archive. Threads: the caller's; blocks where its read callback does.
 #pragma once
 
 #include "snapshot/archive_format.h"

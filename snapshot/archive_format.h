@@ -3,7 +3,7 @@
 //
 // Everything after the header is a record: a head of 48 bytes and `stored_bytes` of payload. Checksums are
 // chained: each record's are seeded with the running checksum of all before it, so that a record that is
-// missing, doubled, moved or of another archive is found where it stands.
+// missing, doubled, moved or of another archive is found where it stands. Pure functions. Threads: any.
 #pragma once
 
 #include "snapshot/archive.h"

@@ -4,6 +4,7 @@
 // On an open store it runs as a background job, so that no seal and no collection runs beside it; writers go
 // on. What must be consistent is taken in one turn between two transactions: a share of every tree, names,
 // and the rows of the last checkpoint. check_files.c looks at the files of a store that cannot be opened.
+// Threads: the background task's; sentences about damage come on it.
 #pragma once
 
 #include "blockstore/task.h"

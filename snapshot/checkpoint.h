@@ -7,6 +7,7 @@
 // fingerprints published. A failure before the commit leaves everything as it was; the cut is kept for the
 // next try, since a new one would need another log file. checkpoint_rows.c has the bytes, cut.c the cut,
 // seal.c the work between, patch.c what follows.
+// Threads: the background task's, unless a call says otherwise.
 #pragma once
 
 #include "blockstore/checkpoint_db.h"

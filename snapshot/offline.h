@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that is not opened: its superblock, its lock and its segments' directory, for what works on files
-// alone (check_files.c, rebuild.c). Drives the loop.
+// alone (check_files.c, rebuild.c). Drives the loop: one thread, before or without any of the loop's own.
 #pragma once
 
 #include "blockstore/segment.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scrubbing: reads everything that is stored past all caches and verifies it, a segment at a time. It goes on
 // where the last one stopped, also after a restart (the position is a part of the checkpoint).
+// Threads: the background task's.
 #pragma once
 
 #include "snapshot/checkpoint.h"

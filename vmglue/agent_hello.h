@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The beginning of a session: connects to the VMM's socket and says HELLO until the guest answers.
+// Blocks until the deadline at most; the thread that connects, before the session has others.
 #pragma once
 
 #include "blockstore/error.h"

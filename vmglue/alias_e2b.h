@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How native answers look to E2B's clients: their objects take the place of ours, since their routes are
 // their own. Each steals `body` and returns what goes out, NULL with *status 204 for nothing.
+// Threads: the request's.
 #pragma once
 
 #include "vmglue/alias.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How native answers look to PandaStack's clients. Each steals `body` and returns it with more in it; what
 // would be of another type than the native field is replaced only for those who asked in these words
-// (call->theirs). NULL stands for an empty answer.
+// (call->theirs). NULL stands for an empty answer. Threads: the request's.
 #pragma once
 
 #include "vmglue/alias.h"

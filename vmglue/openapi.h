@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The description of the API (OpenAPI 3.1, JSON), made at build time of the fragments in openapi/ (README.md
-// there).
+// there). Constant: any thread.
 #pragma once
 
 #include <stddef.h>

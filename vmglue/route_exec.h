@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What calls have in common that run a command in a sandbox (exec, jobs, terminals): its fields, its
 // environment, and how bytes look in JSON. A client that leaves cancels an exec.
+// Threads: the request's, which may block.
 #pragma once
 
 #include "vmglue/json.h"

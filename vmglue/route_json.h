@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How things look in the API's JSON (API.md). Every function returns a new object, or NULL when there is no
-// memory.
+// memory. Threads: any.
 #pragma once
 
 #include "vmglue/json.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fields that create and PATCH of sandboxes share. 0 or more, or -EINVAL with the field's name in *err.
+// What comes out belongs to the body. Threads: any.
 #pragma once
 
 #include "vmglue/sandbox.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a new sandbox is made from: a disk (it boots) or a machine snapshot (it goes on). Shared by create,
-// fork, start.
+// fork, start. An origin is its caller's, who frees it. Threads: any; nothing is kept.
 #pragma once
 
 #include "vmglue/sandbox_internal.h"
