@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs, terminals and files of a real machine, by the API and the command line."""
+import contextlib
 import hashlib
 import http.client
 import json
@@ -70,6 +71,22 @@ class Socket:
             self.code, self.reason = struct.unpack(">H", payload[:2])[0], payload[2:].decode()
             return False
         return True
+
+    @contextlib.contextmanager
+    def awake(self):
+        """Says meanwhile that it is there: who is silent for a minute is given up."""
+        done = threading.Event()
+
+        def say():
+            while not done.wait(5):
+                self.send(0x8A, b"")
+        thread = threading.Thread(target=say)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def until(self, text):
         while text.encode() not in self.shown:
@@ -334,6 +351,12 @@ class Jobs(rig.MachineCase):
         self.daemon.ramet("job", "start", "box", "--name", "count", "while :; do echo $((++i)); sleep 0.05; done")
         ws = Socket(self.daemon, "/v1/sandboxes/box/exec/pty?command=echo+open;sleep+4712")
         ws.until("open")
+        with ws.awake():
+            self.fork_beside_a_terminal()
+        ws.send(0x88, b"")
+        ws.to_end()
+
+    def fork_beside_a_terminal(self):
         self.daemon.ramet("fork", "box", "--name", "child")
         before = self.daemon.json("job", "show", "child", "count")["stdout"]["next_offset"]
         for name in ("box", "child"):
@@ -343,8 +366,6 @@ class Jobs(rig.MachineCase):
         # A terminal of the parent stays the parent's: in the child it is hung up.
         self.assertEqual(self.sh("pgrep -cf '^sleep 4712'").strip(), "1")
         self.sh("for i in $(seq 2400); do pgrep -f '^sleep 4712' > /dev/null || exit 0; sleep 0.05; done; exit 1", "child")
-        ws.send(0x88, b"")
-        ws.to_end()
 
 
 if __name__ == "__main__":
