@@ -181,7 +181,7 @@ async function things() {
     check("templates.buildStatus", (await client.templates.buildStatus(builds[0].id)).status, "done");
     check("templates.waitForBuild", (await client.templates.waitForBuild(builds[0].id)).name, "code-interpreter");
   }
-  check("me", (await client.me()).name, "clients");
+  check("me", (await client.me()).name, "tests");
   const token = await client.tokens.create("panda-token");
   check("tokens.create", [token.token.startsWith("e2b_"), token.label], [true, "panda-token"]);
   check("tokens.list", (await client.tokens.list()).some((each) => each.prefix === token.prefix), true);

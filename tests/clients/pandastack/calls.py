@@ -190,7 +190,7 @@ def things():
     check("templates.wait_for_build", client.templates.wait_for_build(builds[0].id).name == "code-interpreter")
     lines = list(client.templates.build_logs(builds[0].id))
     check("templates.build_logs", len(lines) > 0 and not any(line.startswith("{") for line in lines), lines[:3])
-    check("me", client.me()["name"] == "clients", client.me())
+    check("me", client.me()["name"] == "tests", client.me())
     token = client.tokens.create("panda-token", expires_in_days=1)
     check("tokens.create", token.token.startswith("e2b_") and token.name == "panda-token", token.prefix)
     check("tokens.list", token.prefix in [each.prefix for each in client.tokens.list()])
