@@ -49,7 +49,7 @@ class Clients(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.machine = warm.WarmDaemon("clients")
+        cls.machine = warm.WarmDaemon("clients", built=True)    # what they ask about builds
         cls.addClassCleanup(cls.machine.close, False)
         cls.daemon, cls.key, cls.root = cls.machine.daemon, cls.machine.key, cls.machine.root
 

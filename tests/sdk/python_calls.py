@@ -200,6 +200,8 @@ class PythonCalls(MachineCase):
             self.failure(404, "sandbox.not_found", each.get_sandbox, name)
 
     def test_events(self):
+        self.client.pause_sandbox(self.box)
+        self.client.resume_sandbox(self.box)
         for each in self.both():
             stream = each.events(last_event_id="0")    # of no daemon: what is kept, behind a gap
             self.assertEqual(next(stream).kind, "gap")

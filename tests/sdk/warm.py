@@ -20,16 +20,21 @@ def need():
 
 
 class WarmDaemon:
-    """`daemon` is the rig's, `key` opens it by TCP. words: for the daemon, besides where it listens."""
+    """`daemon` is the rig's, `key` opens it by TCP. words: for the daemon, besides where it listens. built: the template is built here, and
+    the daemon knows of that build; otherwise it comes from an archive that was made before."""
 
-    def __init__(self, name, *words):
+    def __init__(self, name, *words, built=False):
         self.root = tempfile.mkdtemp(prefix=f"ramet-{name}-", dir="/tmp")
         self._words = words
         self.daemon = rig.Daemon(self.root, os.environ["RAMET_KERNEL_DIR"])
         try:
             self.daemon.ramet("store", "init", self.daemon.store)
             self.start()
-            self.daemon.ramet("template", "build", TEMPLATE, "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw", "--warm", "python")
+            if built:
+                self.daemon.ramet("template", "build", TEMPLATE, "--disk", os.environ["RAMET_CODE_IMAGE"], "--format", "raw", "--warm", "python")
+            else:
+                import warm_archive    # which makes it with the class here
+                self.daemon.ramet("import", warm_archive.path())
             self.key = self.daemon.make_key("tests")["key"]
         except BaseException:
             self.close(True)
