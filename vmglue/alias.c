@@ -179,33 +179,41 @@ const char *alias_token(struct http_request *request)
     return token != NULL ? token : http_request_header(request, "E2B-Traffic-Access-Token");
 }
 
-// PandaStack's sandboxes wake when they are called, but not for who may only look.
+// A native call (or what became one) of what is inside a machine, but for the question whether it runs.
+static bool is_inside(struct http_request *request)
+{
+    static const char box[] = "/v1/sandboxes/{name}/";
+    static const char *const parts[] = {"exec", "jobs", "files", "contexts", "ports", "envd", NULL};
+    const char *pattern = http_request_route(request)->pattern;
+    if (!begins(pattern, box) || strcmp(pattern + strlen(box), "envd/health") == 0)
+        return false;
+    for (size_t i = 0; parts[i] != NULL; i++)
+        if (is_below(pattern + strlen(box), parts[i]))
+            return true;
+    return false;
+}
+
+// PandaStack's sandboxes wake when they are called, and those that have auto_start, but not for who may only
+// look.
 static int wake(struct http_request *request, struct alias_call *call, struct error *err)
 {
-    struct sandboxes *all = service_of(request)->sandboxes;
-    const char *name = http_request_param(request, "name");
     const struct keys_info *key = gate_key(request);
-    json_t *json = NULL;
-    if (key != NULL && key->preset == KEYS_READ)
+    bool theirs = call != NULL && call->theirs && call->row != NULL && (call->row->flags & ALIAS_WAKES) != 0;
+    if ((key != NULL && key->preset == KEYS_READ) || (!theirs && !is_inside(request)))
         return 0;
-    if (call->woken || !call->theirs || call->row == NULL || (call->row->flags & ALIAS_WAKES) == 0)
+    if (theirs && call->woken)
         return 0;
-    call->woken = true;
-    if (sandbox_show(all, name, &json, err) < 0)
-        return 0; // the handler says it
-    bool stopped = strcmp(json_fields_get_text(json, "state"), "stopped") == 0;
-    json_decref(json);
-    json = NULL;
-    int r = stopped ? sandbox_start(all, name, false, &json, err) : 0;
-    json_decref(json);
-    return r;
+    if (theirs)
+        call->woken = true;
+    // A call of E2B's has the token in place of a key, which was that of who may do it.
+    return sandbox_wake(service_of(request)->sandboxes, http_request_param(request, "name"), theirs, err);
 }
 
 static bool enter(struct http_request *request)
 {
     struct alias_call *call = call_of(request);
     struct error err;
-    if (call == NULL || wake(request, call, &err) == 0)
+    if (wake(request, call, &err) == 0)
         return call == NULL || call->row == NULL || call->row->enter == NULL || call->row->enter(request);
     http_reply_failure(request, "sandbox", &err);
     return false;

@@ -80,7 +80,9 @@ static bool proxy_connect(struct proxy *proxy)
         return false;
     }
     http_request_stay(proxy->request);
-    int r = sandbox_agent_use(service->sandboxes, proxy->url.sandbox_id, &proxy->use, &err);
+    int r = sandbox_wake(service->sandboxes, proxy->url.sandbox_id, false, &err);
+    if (r == 0)
+        r = sandbox_agent_use(service->sandboxes, proxy->url.sandbox_id, &proxy->use, &err);
     if (r < 0) {
         reply_unreachable(proxy, &err);
         return false;

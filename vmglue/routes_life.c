@@ -9,6 +9,20 @@
 #include <errno.h>
 #include <string.h>
 
+static int take_on_timeout(const json_t *body, struct sandbox_change *change, struct error *err)
+{
+    const char *what = NULL;
+    int r = json_fields_string(body, "on_timeout", &what, err);
+    if (r <= 0)
+        return r;
+    if (strcmp(what, "stop") != 0 && strcmp(what, "delete") != 0)
+        return error_set(err, -EINVAL,
+                "field \"on_timeout\" must be \"stop\" (with its memory) or \"delete\", not \"%.40s\"", what);
+    change->set_on_timeout = true;
+    change->delete_on_timeout = strcmp(what, "delete") == 0;
+    return 0;
+}
+
 int route_life_fields(const json_t *body, struct sandbox_change *change, struct error *err)
 {
     int r = json_fields_limit_secs(body, "ttl_secs", SANDBOX_LIFE_MAX_SECS, &change->ttl_ms, err);
@@ -21,7 +35,11 @@ int route_life_fields(const json_t *body, struct sandbox_change *change, struct 
         r = json_fields_bool(body, "persistent", &change->persistent, err);
         change->set_persistent = r > 0;
     }
-    return r;
+    if (r >= 0) {
+        r = json_fields_bool(body, "auto_start", &change->auto_start, err);
+        change->set_auto_start = r > 0;
+    }
+    return r < 0 ? r : take_on_timeout(body, change, err);
 }
 
 int route_life_maps(const json_t *body, const json_t **ret_labels, const json_t **ret_env, struct error *err)
@@ -44,8 +62,8 @@ static void reply(struct http_request *request, int result, json_t *json, const 
 
 static void change_sandbox(struct http_request *request)
 {
-    static const char *const known[] = {
-            "name", "labels", "env", "network", "ttl_secs", "idle_secs", "persistent", NULL};
+    static const char *const known[] = {"name", "labels", "env", "network", "ttl_secs", "idle_secs",
+            "persistent", "on_timeout", "auto_start", NULL};
     struct sandbox_change change = {0};
     json_t *body, *json = NULL;
     struct error err;

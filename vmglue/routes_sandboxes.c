@@ -61,7 +61,8 @@ static int take_disks(const json_t *body, struct sandbox_create_disk disks[VM_DI
 static void create_sandbox(struct http_request *request)
 {
     static const char *const known[] = {"name", "from", "size", "cpus", "memory_mb", "disk_gb", "labels",
-            "env", "environment", "network", "ttl_secs", "idle_secs", "persistent", "disks", NULL};
+            "env", "environment", "network", "ttl_secs", "idle_secs", "persistent", "on_timeout",
+            "auto_start", "disks", NULL};
     struct sandbox_create create = {0};
     struct sandbox_create_disk disks[VM_DISKS_MAX] = {0};
     struct sandbox_change life = {0};
@@ -94,6 +95,8 @@ static void create_sandbox(struct http_request *request)
     create.ttl_ms = life.ttl_ms;
     create.idle_ms = life.idle_ms;
     create.persistent = life.persistent;
+    create.delete_on_timeout = life.delete_on_timeout;
+    create.auto_start = life.auto_start;
     if (r >= 0 && create.from == NULL) {
         create.from = SANDBOX_DEFAULT_SOURCE;
         if (access_is_foreign(request, create.from))

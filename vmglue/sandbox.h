@@ -78,6 +78,8 @@ struct sandbox_create {
     bool no_environment;        // without the server's (environment.h)
     uint64_t ttl_ms, idle_ms;   // 0 = none
     bool persistent;
+    bool delete_on_timeout;                  // ttl and idle remove it; false = they stop it with its memory
+    bool auto_start;                         // sandbox_wake starts it
     const struct sandbox_create_disk *disks; // beside the root disk
     unsigned disk_count;
     struct made_by by;
@@ -105,9 +107,9 @@ struct sandbox_change {
     const char *name;
     const json_t *labels, *env; // replace what is there
     const json_t *network;      // a policy (network_policy.h)
-    bool set_ttl, set_idle, set_persistent;
+    bool set_ttl, set_idle, set_persistent, set_on_timeout, set_auto_start;
     uint64_t ttl_ms, idle_ms; // 0 = none; ttl counts from this change
-    bool persistent;
+    bool persistent, delete_on_timeout, auto_start;
 };
 int sandbox_change(struct sandboxes *all, const char *name, const struct sandbox_change *change,
         json_t **ret_json, struct error *err);
@@ -133,6 +135,9 @@ int sandbox_stop(struct sandboxes *all, const char *name, bool memory, bool forc
         struct error *err);
 // cold: forget the memory and boot from the disk.
 int sandbox_start(struct sandboxes *all, const char *name, bool cold, json_t **ret_json, struct error *err);
+// For a call into it: one that is stopped and has auto_start (any is true: whether or not) is started. 0 also
+// when there is nothing to do, or no such sandbox.
+int sandbox_wake(struct sandboxes *all, const char *name, bool any, struct error *err);
 int sandbox_remove(struct sandboxes *all, const char *name, struct error *err);
 
 struct sandbox_snapshot {
@@ -183,3 +188,8 @@ struct sandbox_console_cursor {
 ssize_t sandbox_console_next(struct sandboxes *all, const char *name, struct sandbox_console_cursor *cursor,
         char *text, size_t capacity, struct error *err);
 struct sandbox_events *sandbox_events_of(struct sandboxes *all);
+
+// A thread that outlives the call that started it, and that nobody joins; sandbox_stop_all waits for its end.
+// -errno.
+int sandbox_worker_start(struct sandboxes *all, void *(*run)(void *context), void *context);
+void sandbox_worker_end(struct sandboxes *all); // the last thing that it does with `all`

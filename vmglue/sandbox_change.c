@@ -28,6 +28,10 @@ static int apply(struct sandbox *sandbox, const struct sandbox_change *change, s
         record.idle_ms = change->idle_ms;
     if (change->set_persistent)
         record.persistent = change->persistent;
+    if (change->set_on_timeout)
+        record.delete_on_timeout = change->delete_on_timeout;
+    if (change->set_auto_start)
+        record.auto_start = change->auto_start;
     if (change->name != NULL)
         snprintf(record.name, sizeof record.name, "%s", change->name);
     json_t *old_network = json_incref(sandbox->record.network);

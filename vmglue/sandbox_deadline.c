@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deadlines of sandboxes: ttl and idle stop them with their memory, retention removes those that were stopped
-// for long.
+// Deadlines of sandboxes: ttl and idle stop them with their memory, or remove them where that is asked for;
+// retention removes those that were stopped for long.
 //
 // One thread looks when the next one is due, and whenever something changed; acting on one is work for a
 // thread of its own, which looks again once it has its turn, since a deadline may have been moved meanwhile.
@@ -92,6 +92,10 @@ static int act(struct sandbox *sandbox, enum deadline due, struct error *err)
         return sandbox_remove_begun(sandbox, err);
     case DEADLINE_NONE:
         return 0; // moved meanwhile
+    }
+    if (record->delete_on_timeout) {
+        sandbox_log(sandbox->all, "sandbox %s: %s, it is removed", record->name, reason);
+        return sandbox_remove_begun(sandbox, err);
     }
     sandbox_log(sandbox->all, "sandbox %s: %s, it is stopped with its memory", record->name, reason);
     return stop(sandbox, reason, err);
@@ -213,6 +217,8 @@ void sandbox_deadline_describe(const struct sandbox *sandbox, json_t *json)
     json_object_set_new(json, "ttl_secs", seconds(record->ttl_ms));
     json_object_set_new(json, "idle_secs", seconds(record->idle_ms));
     json_object_set_new(json, "persistent", json_boolean(record->persistent));
+    json_object_set_new(json, "on_timeout", json_string(record->delete_on_timeout ? "delete" : "stop"));
+    json_object_set_new(json, "auto_start", json_boolean(record->auto_start));
     json_object_set_new(json, "expires_at",
             ends ? json_fields_time(sandbox_moment_wall_after_ns(&record->since, record->ttl_ms, &now))
                  : json_null());

@@ -134,6 +134,8 @@ static void fill_record(struct fork_work *work, struct sandbox_record *record)
     record->no_environment = source->no_environment;
     record->ttl_ms = source->ttl_ms;
     record->idle_ms = source->idle_ms;
+    record->delete_on_timeout = source->delete_on_timeout;
+    record->auto_start = source->auto_start;
     snprintf(record->parent_id, sizeof record->parent_id, "%s", source->id);
     record->created_wall_ns = clock_wall_ns();
     record->labels = json_deep_copy(work->fork->labels != NULL ? work->fork->labels : source->labels);

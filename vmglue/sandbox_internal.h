@@ -53,6 +53,8 @@ struct sandbox_record {
     uint64_t ttl_ms, idle_ms;    // 0 = none
     bool no_environment;         // its commands do not get the server's
     bool persistent;             // not removed when it was stopped for long
+    bool delete_on_timeout;      // ttl and idle remove it instead of stopping it
+    bool auto_start;             // a call into it starts it
     bool pause_frozen;           // user processes were frozen before it was paused
     struct sandbox_moment since; // running: ttl counts from here. stopped, failed: retention does
     char tree[SANDBOX_TREE_SIZE], parent_id[SANDBOX_ID_SIZE]; // of a fork; "" = none
@@ -320,9 +322,7 @@ struct memory_usage;
 // Reads what all use; *ret_unknown is how many could not be read yet.
 void sandbox_memory_measure(struct sandboxes *all, struct memory_usage *ret_sum, unsigned *ret_unknown);
 // ---- sandbox_worker.c: threads that nobody joins; sandbox_stop_all waits until they have ended ----
-int sandbox_worker_start(struct sandboxes *all, void *(*run)(void *context), void *context); // -errno
 int sandbox_worker_start_locked(struct sandboxes *all, void *(*run)(void *context), void *context);
-void sandbox_worker_end(struct sandboxes *all); // the last thing that such a thread does with `all`
 // That long, or until the daemon ends: false then.
 bool sandbox_worker_wait(struct sandboxes *all, uint64_t wait_ms);
 // Until something changed (0) or a moment of clock_monotonic_ns (-ETIMEDOUT).

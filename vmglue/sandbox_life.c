@@ -204,6 +204,8 @@ int sandbox_create(
         record.ttl_ms = create->ttl_ms;
         record.idle_ms = create->idle_ms;
         record.persistent = create->persistent;
+        record.delete_on_timeout = create->delete_on_timeout;
+        record.auto_start = create->auto_start;
         record.by = create->by;
         sandbox_pool_enter(all, &origin);
         r = run_create(all, create, &origin, &record, ret_json, err);
@@ -373,6 +375,19 @@ int sandbox_remove_begun(struct sandbox *sandbox, struct error *err)
                 sandbox->all, "sandbox %s: it cannot be removed now: %s", sandbox->record.name, err->text);
     else
         sandbox_step(sandbox, STEP_REMOVE_DELETED);
+    return r;
+}
+
+int sandbox_wake(struct sandboxes *all, const char *name, bool any, struct error *err)
+{
+    json_t *json = NULL;
+    pthread_mutex_lock(&all->lock);
+    const struct sandbox *sandbox = sandbox_find_locked(all, name);
+    bool wanted = sandbox != NULL && sandbox->record.state == SANDBOX_STOPPED &&
+                  (any || sandbox->record.auto_start);
+    pthread_mutex_unlock(&all->lock);
+    int r = wanted ? sandbox_start(all, name, false, &json, err) : 0;
+    json_decref(json);
     return r;
 }
 

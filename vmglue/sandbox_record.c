@@ -50,6 +50,10 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
         json_object_set_new(json, "idle_ms", json_integer((json_int_t)record->idle_ms));
     if (record->persistent)
         json_object_set_new(json, "persistent", json_true());
+    if (record->delete_on_timeout)
+        json_object_set_new(json, "delete_on_timeout", json_true());
+    if (record->auto_start)
+        json_object_set_new(json, "auto_start", json_true());
     if (record->no_environment)
         json_object_set_new(json, "no_environment", json_true());
     if (record->pause_frozen)
@@ -217,6 +221,8 @@ static void parse_life(const json_t *json, struct sandbox_record *record)
     record->ttl_ms = get_uint(json, "ttl_ms");
     record->idle_ms = get_uint(json, "idle_ms");
     record->persistent = json_fields_get_bool(json, "persistent");
+    record->delete_on_timeout = json_fields_get_bool(json, "delete_on_timeout");
+    record->auto_start = json_fields_get_bool(json, "auto_start");
     record->no_environment = json_fields_get_bool(json, "no_environment");
     record->pause_frozen = json_fields_get_bool(json, "pause_frozen");
     snprintf(record->since.boot_id, sizeof record->since.boot_id, "%s",

@@ -25,8 +25,9 @@ SERVICE = [
 
 SANDBOXES = [
     (200, "GET", "/v1/sandboxes"), (200, "GET", "/v1/sandboxes?state=running&label=walk"), (200, "GET", BOX),
-    (200, "PATCH", BOX, {"labels": {"walk": "1"}, "idle_secs": 0, "ttl_secs": 86400.5, "persistent": True}),
-    (200, "PATCH", BOX, {"labels": None, "ttl_secs": 0, "name": None}),
+    (200, "PATCH", BOX, {"labels": {"walk": "1"}, "idle_secs": 0, "ttl_secs": 86400.5, "persistent": True,
+                          "on_timeout": "delete", "auto_start": True}),
+    (200, "PATCH", BOX, {"labels": None, "ttl_secs": 0, "name": None, "on_timeout": "stop", "auto_start": False}),
     (200, "GET", BOX + "/events"), (200, "GET", BOX + "/events?follow=0", None, {"Last-Event-ID": "old"}),
     (200, "GET", "/v1/events?follow=0"), (200, "GET", BOX + "/logs?tail_bytes=100"), (200, "GET", BOX + "/metrics"),
     (200, "POST", BOX + "/pause", {}), (200, "POST", BOX + "/resume"),

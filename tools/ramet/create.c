@@ -21,6 +21,7 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
             {"disk", 0, ARGS_SIZE, &disk}, {"network", 0, ARGS_TEXT, &network},
             {"add-disk", 0, ARGS_LIST, &disks}, {"ttl", 0, ARGS_TEXT, &life.ttl},
             {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
+            {"on-timeout", 0, ARGS_TEXT, &life.on_timeout}, {"auto-start", 0, ARGS_FLAG, &life.auto_start},
             {"label", 'l', ARGS_LIST, &labels}, {"no-environment", 0, ARGS_FLAG, &no_environment},
             ENV_OPTION_ROWS(env), {0}};
     struct args args;
@@ -70,6 +71,8 @@ const struct verb verb_create = {"create", "create [NAME] [--from VOLUME|SNAPSHO
         "7\n"
         "  --ttl SECS         stop it, with its memory, so long after each start (also 10m, 8h, 7d)\n"
         "  --idle SECS        stop it, with its memory, when nobody worked with it for so long\n"
+        "  --on-timeout WHAT  what --ttl and --idle do: stop (default) or delete\n"
+        "  --auto-start       calls into it start it when it is stopped\n"
         "  --persistent       keep it however long it is stopped\n"
         "  --network KIND     full (default: everything but this host and other sandboxes), none, or what it "
         "may\n"

@@ -95,6 +95,8 @@ static int run_update(struct cli *cli, const struct verb *verb, char **argv)
     struct env_option env = {0};
     struct args_option options[] = {{"name", 'n', ARGS_TEXT, &name}, {"ttl", 0, ARGS_TEXT, &life.ttl},
             {"idle", 0, ARGS_TEXT, &life.idle}, {"persistent", 0, ARGS_FLAG, &persistent},
+            {"on-timeout", 0, ARGS_TEXT, &life.on_timeout}, {"auto-start", 0, ARGS_FLAG, &life.auto_start},
+            {"no-auto-start", 0, ARGS_FLAG, &life.no_auto_start},
             {"not-persistent", 0, ARGS_FLAG, &not_persistent}, {"label", 'l', ARGS_LIST, &labels},
             ENV_OPTION_ROWS(env), {"network", 0, ARGS_TEXT, &network}, {0}};
     struct args args;
@@ -150,6 +152,8 @@ const struct verb verb_update = {"update", "update NAME [options]",
         "  -n, --name NEW       rename it\n"
         "  --ttl SECS           stop it, with its memory, so long after now; 0 = never\n"
         "  --idle SECS          stop it when nobody worked with it for so long; 0 = never\n"
+        "  --on-timeout WHAT    what --ttl and --idle do: stop or delete\n"
+        "  --auto-start, --no-auto-start   whether calls into it start it when it is stopped\n"
         "  --persistent, --not-persistent  whether it is kept when it was stopped for long\n"
         "  --network KIND       full, none, or what it may reach (as in `ramet create`), at once; "
         "connections "

@@ -44,6 +44,14 @@ static bool add_seconds(const struct verb *verb, const char *option, const char 
 
 bool life_options_add(const struct verb *verb, const struct life_options *options, json_t *body)
 {
+    if (options->auto_start && options->no_auto_start) {
+        cli_fail_usage(verb, "--auto-start and --no-auto-start exclude each other");
+        return false;
+    }
+    if (options->on_timeout != NULL)
+        json_object_set_new(body, "on_timeout", json_string(options->on_timeout));
+    if (options->auto_start || options->no_auto_start)
+        json_object_set_new(body, "auto_start", json_boolean(options->auto_start));
     return add_seconds(verb, "ttl", options->ttl, body) && add_seconds(verb, "idle", options->idle, body);
 }
 

@@ -170,6 +170,20 @@ class Life(rig.MachineCase):
         self.api("POST", "/child/pause", {})
         self.api("PATCH", "/child", {"ttl_secs": 0.1})
         self.until_state("child", "stopped")
+        # One with auto_start is started by a call into it, not by one about it; on_timeout says what a deadline does.
+        for field, value in (("on_timeout", "kill"), ("on_timeout", True), ("auto_start", "yes")):
+            self.assertIn(field, self.daemon.call("PATCH", "/v1/sandboxes/child", {field: value}).message)
+        self.assertEqual(self.daemon.call("POST", "/v1/sandboxes/child/exec", {"command": "true"}).status, 409)
+        box = self.api("PATCH", "/child", {"ttl_secs": 0, "auto_start": True})
+        self.assertEqual((box["auto_start"], box["on_timeout"], box["state"]), (True, "stop", "stopped"))
+        self.assertEqual(self.sh("child", "echo woken"), "woken\n")
+        self.api("POST", "/child/stop", {})
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.daemon.call("GET", "/v1/sandboxes/child/files/content?path=/etc/hostname").body, b"child\n")
+        self.daemon.ramet("update", "child", "--on-timeout", "delete", "--ttl", "0.1")
+        self.until(lambda: "child" not in {box["name"] for box in self.daemon.json("ls")})
+        self.assertIn("sandbox child: its ttl of 0.1 s ended, it is removed", self.daemon.log())
         # While no daemon runs nothing happens; the next one does it once.
         self.api("PATCH", "/short", {"ttl_secs": 1})
         self.daemon.kill()

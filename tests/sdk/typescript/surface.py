@@ -15,8 +15,8 @@ NAMES = {"Execution": "ExecutionData", "CommandResult": "ExecResult", "Result": 
          "ExitEvent": "ExecEnd", "MemoryUse": "SandboxMemory", "NewDisk": "DiskRequest", "Map": "VolumeMap", "Env": "Environment",
          "State": "SandboxState"}
 # Parts that are written out where they are used.
-WITHOUT_TYPE = {"ContextId", "Cpus", "DiskBytes", "DiskGb", "Encoding", "Error", "Event", "EventHead", "Flag", "GuestPath", "JobOutput",
-                "Language", "LimitSecs", "LogEvent", "MemoryMb", "Name", "Offset", "OutputEvent", "Owner", "PathEvent", "RequestId",
+WITHOUT_TYPE = {"AutoStart", "ContextId", "Cpus", "DiskBytes", "DiskGb", "Encoding", "Error", "Event", "EventHead", "Flag", "GuestPath", "JobOutput",
+                "Language", "LimitSecs", "LogEvent", "MemoryMb", "Name", "Offset", "OnTimeout", "OutputEvent", "Owner", "PathEvent", "RequestId",
                 "SandboxName", "Size", "StreamError", "Text", "TimeoutSecs"}
 LIFE_EVENTS = {"StateEvent", "TroubleEvent", "RenamedEvent", "SnapshotEvent", "ForkedEvent", "PlainEvent"}
 # Types that stand for one part of the description and leave the rest of it open on purpose.

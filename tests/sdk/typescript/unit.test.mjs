@@ -357,9 +357,9 @@ test("addresses, keys and names go as they should", async () => {
 test("Sandbox.create sends the wire's names", async () => {
   fake.answer(json(201, { id: "sbx_1", name: "x", state: "running" }));
   await Sandbox.create({ template: "code-interpreter", ttlSeconds: 3600, idleSecs: 5, metadata: { a: "b" }, memoryMb: 512,
-    environment: false, client: client() });
+    onTimeout: "delete", autoStart: true, environment: false, client: client() });
   assert.deepEqual(JSON.parse(fake.requests[0].body), { from: "code-interpreter", ttl_secs: 3600, idle_secs: 5, labels: { a: "b" },
-    memory_mb: 512, environment: false });
+    memory_mb: 512, on_timeout: "delete", auto_start: true, environment: false });
 });
 
 test("what a stream comes to is what the whole call would have said", async () => {

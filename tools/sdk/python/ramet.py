@@ -1598,7 +1598,7 @@ class Ramet:
 
     def create_sandboxes(self, /, body: Body | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Json:
         """A new sandbox, running: `name? from? size? cpus? memory_mb? disk_gb? network? labels? env? environment? ttl_secs?
-        idle_secs? persistent? disks?`"""
+        idle_secs? persistent? on_timeout? auto_start? disks?`"""
         merged = _merge(body, fields)
         return self._create("/v1/sandboxes", merged, idempotency_key,
                             None if merged.get("name") else lambda made: [self._box(made["id"])])
@@ -1606,7 +1606,7 @@ class Ramet:
     create_sandbox = create_sandboxes
 
     def update_sandbox(self, name: str, /, body: Body | None = None, **fields: Any) -> Json:
-        """`name? labels? env? network? ttl_secs? idle_secs? persistent?`"""
+        """`name? labels? env? network? ttl_secs? idle_secs? persistent? on_timeout? auto_start?`"""
         return cast(Json, self.request("PATCH", self._box(name), _merge(body, fields), repeat=True))
 
     def delete_sandbox(self, name: str) -> None:
@@ -2573,18 +2573,21 @@ class Sandbox:
     def create(cls, template: str | None = None, *, name: str | None = None, from_: str | None = None,
                from_snapshot: str | None = None, ttl_secs: float | None = None, ttl_seconds: float | None = None,
                idle_secs: float | None = None, idle_seconds: float | None = None, persistent: bool | None = None,
+               on_timeout: str | None = None, auto_start: bool | None = None,
                labels: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None, environment: bool | None = None,
                network: str | Mapping[str, Any] | None = None, size: str | None = None, cpus: int | None = None,
                memory_mb: int | None = None, disk_gb: float | None = None, disks: Sequence[Mapping[str, Any]] | None = None,
                idempotency_key: str | None = None, client: Ramet | AsyncRamet | None = None) -> Sandbox:
         """A new one, running: from a template or a snapshot (`from_` takes either), the server's default without one.
 
-        ttl_secs stops it, with its memory, so long after its start; it deletes nothing.
+        ttl_secs stops it, with its memory, so long after its start, or removes it with `on_timeout="delete"`. auto_start: calls
+        into it start it when it is stopped.
         """
         source = _one_of(_one_of(from_, from_snapshot, "from_", "from_snapshot"), template, "from_", "template")
         body = _given(**{"from": source}, name=name, size=size, cpus=cpus, memory_mb=memory_mb, disk_gb=disk_gb, disks=disks,
                       network=network, labels=_one_of(labels, metadata, "labels", "metadata"), env=env, environment=environment,
                       ttl_secs=_one_of(ttl_secs, ttl_seconds, "ttl_secs", "ttl_seconds"), persistent=persistent,
+                      on_timeout=on_timeout, auto_start=auto_start,
                       idle_secs=_one_of(idle_secs, idle_seconds, "idle_secs", "idle_seconds"))
         ramet = _client_of(client)
         return cls(ramet.create_sandboxes(body, idempotency_key=idempotency_key), ramet)
@@ -2635,7 +2638,7 @@ class Sandbox:
         return self
 
     def update(self, /, **fields: Any) -> Sandbox:
-        """`name labels env network ttl_secs idle_secs persistent`"""
+        """`name labels env network ttl_secs idle_secs persistent on_timeout auto_start`"""
         self.info = self.client.update_sandbox(self.id, fields)
         return self
 

@@ -43,6 +43,10 @@ export interface CreateOptions {
   idleSecs?: number;
   idleSeconds?: number;
   persistent?: boolean;
+  /** What ttlSecs and idleSecs do: `stop` (with its memory, the default) or `delete`. */
+  onTimeout?: "stop" | "delete";
+  /** Calls into it start it when it is stopped. */
+  autoStart?: boolean;
   disks?: wire.DiskRequest[];
   signal?: AbortSignal;
   /** Makes the call once, however often it is sent with this key. */
@@ -111,7 +115,7 @@ function createBody(options: CreateOptions): wire.CreateSandbox {
     name: options.name, from, size: options.size, cpus: options.cpus, memory_mb: options.memoryMb, disk_gb: options.diskGb,
     network: options.network, labels: options.labels ?? options.metadata, env: options.env, environment: options.environment,
     ttl_secs: options.ttlSecs ?? options.ttlSeconds, idle_secs: options.idleSecs ?? options.idleSeconds,
-    persistent: options.persistent, disks: options.disks,
+    persistent: options.persistent, on_timeout: options.onTimeout, auto_start: options.autoStart, disks: options.disks,
   };
   return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined)) as wire.CreateSandbox;
 }

@@ -48,6 +48,8 @@ export interface Sandbox {
   ttl_secs: number | null;
   idle_secs: number | null;
   persistent: boolean;
+  on_timeout: "stop" | "delete";
+  auto_start: boolean;
   expires_at: string | null;
   pid?: number;
   accel?: string;
@@ -93,6 +95,8 @@ export interface CreateSandbox {
   ttl_secs?: number;
   idle_secs?: number;
   persistent?: boolean;
+  on_timeout?: "stop" | "delete";
+  auto_start?: boolean;
   disks?: DiskRequest[];
 }
 
@@ -104,6 +108,8 @@ export interface UpdateSandbox {
   ttl_secs?: number;
   idle_secs?: number;
   persistent?: boolean;
+  on_timeout?: "stop" | "delete";
+  auto_start?: boolean;
 }
 
 export interface Exec {
