@@ -92,6 +92,7 @@ static const struct access_row rows[] = {
         {"DELETE", "/v1/templates/builds/{id}", ACCESS_BUILD, NO},
         {"GET", "/v1/templates/builds/{id}/logs", ACCESS_BUILD, READS},
         {"PUT", "/v1/templates/uploads", ACCESS_NONE, NO},
+        {"POST", "/v1/pandastack/templates/build", ACCESS_NONE, NO},
         {"DELETE", "/v1/templates/uploads/{id}", ACCESS_NONE, NO},
         // Disks.
         {"GET", "/v1/volumes", ACCESS_ANY, READS},

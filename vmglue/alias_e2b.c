@@ -24,6 +24,20 @@ static json_t *from_internet(struct http_request *request, const json_t *value, 
     return json_is_false(value) ? json_string("none") : NULL;
 }
 
+static json_t *from_pause(struct http_request *request, const json_t *value, struct error *err)
+{
+    return json_is_boolean(value) ? json_string(json_is_true(value) ? "stop" : "delete")
+                                  : json_incref((json_t *)value);
+}
+
+static json_t *from_resume(struct http_request *request, const json_t *value, struct error *err)
+{
+    const json_t *enabled = json_object_get(value, "enabled");
+    return enabled == NULL && json_is_object(value) ? NULL
+           : json_is_object(value)                  ? json_incref((json_t *)enabled)
+                                                    : json_incref((json_t *)value);
+}
+
 static bool is_everything(const json_t *list)
 {
     const json_t *item;
@@ -36,12 +50,21 @@ static bool is_everything(const json_t *list)
     return false;
 }
 
-// What may be reached is a list here, never what may not.
-static json_t *from_network(struct http_request *request, const json_t *value, struct error *err)
+// What may be reached is a list here, never what may not. NULL without an error: everything.
+static json_t *policy_of(const json_t *config, struct error *err)
 {
-    const json_t *allow = json_object_get(value, "allowOut"), *deny = json_object_get(value, "denyOut");
-    if (json_is_string(value)) // from_internet was here
-        return json_incref((json_t *)value);
+    static const char *const refused[] = {
+            "rules", "egressProxy", "dnsServers", "httpsPorts", "maskRequestHost", NULL};
+    const json_t *allow = json_object_get(config, "allowOut"), *deny = json_object_get(config, "denyOut");
+    for (size_t i = 0; refused[i] != NULL; i++) {
+        const json_t *value = json_object_get(config, refused[i]);
+        if (json_is_string(value) || json_object_size(value) + json_array_size(value) > 0) {
+            error_set(err, -EINVAL, "field \"network\": Ramet has no \"%s\"; leave it out", refused[i]);
+            return NULL;
+        }
+    }
+    if (json_is_false(json_object_get(config, "allow_internet_access")))
+        return json_string("none");
     if (json_array_size(deny) == 0 && json_array_size(allow) == 0)
         return NULL;
     if (!is_everything(deny)) {
@@ -54,10 +77,16 @@ static json_t *from_network(struct http_request *request, const json_t *value, s
     return json_array_size(allow) == 0 ? json_string("none") : json_pack("{s:O}", "allow", (json_t *)allow);
 }
 
+static json_t *from_network(struct http_request *request, const json_t *value, struct error *err)
+{
+    return json_is_string(value) ? json_incref((json_t *)value) // from_internet was here
+                                 : policy_of(value, err);
+}
+
 static const struct alias_field create_fields[] = {{"templateID", "from", from_template},
         {"timeout", "ttl_secs", NULL}, {"metadata", "labels", NULL}, {"envVars", "env", NULL},
-        {"secure", NULL, NULL}, {"autoPause", NULL, NULL}, {"autoPauseMemory", NULL, NULL},
-        {"autoResume", NULL, NULL}, {"allow_internet_access", "network", from_internet},
+        {"secure", NULL, NULL}, {"autoPause", "on_timeout", from_pause}, {"autoPauseMemory", NULL, NULL},
+        {"autoResume", "auto_start", from_resume}, {"allow_internet_access", "network", from_internet},
         {"network", "network", from_network}, {0}};
 static const struct alias_field timeout_fields[] = {
         {"timeout", "ttl_secs", NULL}, {"duration", "ttl_secs", NULL}, {0}};
@@ -70,6 +99,13 @@ static int create_body(struct http_request *request, json_t *body, struct error 
 {
     if (json_object_get(body, "ttl_secs") == NULL)
         json_object_set_new(body, "ttl_secs", json_integer(LIFE_DEFAULT_SECS));
+    if (json_object_get(body, "on_timeout") == NULL)
+        json_object_set_new(body, "on_timeout", json_string("delete"));
+    if (json_is_true(json_object_get(body, "auto_start")) &&
+            strcmp(json_fields_get_text(body, "on_timeout"), "delete") == 0)
+        return error_set(err, -EINVAL,
+                "field \"autoResume\": only a sandbox that its time-out pauses can go on by itself; set "
+                "\"autoPause\" too");
     return 0;
 }
 
@@ -101,6 +137,20 @@ static int connect_body(struct http_request *request, json_t *body, struct error
     return r;
 }
 
+// All of it is the policy, in place of the one before.
+static int network_body(struct http_request *request, json_t *body, struct error *err)
+{
+    struct error refused = {0};
+    json_t *policy = policy_of(body, &refused);
+    if (refused.code < 0) {
+        *err = refused;
+        return refused.code;
+    }
+    json_object_clear(body);
+    json_object_set_new(body, "network", policy != NULL ? policy : json_string("full"));
+    return 0;
+}
+
 static int context_body(struct http_request *request, json_t *body, struct error *err)
 {
     const char *language = json_fields_get_text(body, "language");
@@ -113,6 +163,7 @@ static const struct alias_query list_queries[] = {
         {"metadata", NULL}, {"state", NULL}, {"limit", NULL}, {"nextToken", NULL}, {"order", NULL}, {0}};
 static const struct alias_query snapshot_queries[] = {
         {"sandboxID", NULL}, {"name", NULL}, {"limit", NULL}, {"nextToken", NULL}, {0}};
+static const struct alias_query metric_queries[] = {{"start", NULL}, {"end", NULL}, {0}};
 static const struct alias_query file_queries[] = {
         {"username", NULL}, {"signature", NULL}, {"signature_expiration", NULL}, {0}};
 
@@ -155,6 +206,10 @@ const struct alias_row alias_e2b[] = {
                 .answer = alias_e2b_connected, .enter = alias_e2b_enter_connect},
         {ROW("POST", "/sandboxes/{name}/snapshots", "POST", BOX "/snapshots"), .fields = snapshot_fields,
                 .body = snapshot_body, .answer = alias_e2b_snapshot},
+        {ROW("PUT", "/sandboxes/{name}/network", "PATCH", BOX), .body = network_body,
+                .answer = alias_e2b_nothing},
+        {ROW("GET", "/sandboxes/{name}/metrics", "GET", BOX "/metrics"), .queries = metric_queries,
+                .answer = alias_e2b_metrics},
         {ROW("POST", "/sandboxes/{name}/fork", "POST", BOX "/fork"), .body = no_timeout_body,
                 .answer = alias_e2b_forked},
         {ROW("GET", "/snapshots", "GET", "/v1/snapshots"), .queries = snapshot_queries,
@@ -170,6 +225,7 @@ const struct alias_row alias_e2b[] = {
         RPC("/process.Process/List"),
         RPC("/process.Process/SendInput"),
         RPC("/process.Process/CloseStdin"),
+        RPC("/process.Process/StreamInput"),
         RPC("/process.Process/SendSignal"),
         RPC("/process.Process/Update"),
         RPC("/filesystem.Filesystem/Stat"),
@@ -178,6 +234,9 @@ const struct alias_row alias_e2b[] = {
         RPC("/filesystem.Filesystem/Move"),
         RPC("/filesystem.Filesystem/Remove"),
         RPC("/filesystem.Filesystem/WatchDir"),
+        RPC("/filesystem.Filesystem/CreateWatcher"),
+        RPC("/filesystem.Filesystem/GetWatcherEvents"),
+        RPC("/filesystem.Filesystem/RemoveWatcher"),
         {ROW("POST", "/execute", "POST", IN "/envd/execute"), .flags = ALIAS_INSIDE},
         {ROW("POST", "/contexts", "POST", IN "/contexts"), .flags = ALIAS_INSIDE, .body = context_body,
                 .answer = alias_e2b_context},
@@ -186,11 +245,10 @@ const struct alias_row alias_e2b[] = {
         {ROW("POST", "/contexts/{id}/restart", "POST", IN "/contexts/{id}/restart"), .flags = ALIAS_INSIDE,
                 .answer = alias_e2b_context},
 
-        ABSENT("/process.Process", "Ramet serves Start, Connect, List, SendInput, CloseStdin, SendSignal and "
-                                   "Update of process.Process, and not this call"),
-        ABSENT("/filesystem.Filesystem", "Ramet serves Stat, ListDir, MakeDir, Move, Remove and WatchDir of "
-                                         "filesystem.Filesystem, and "
-                                         "not this call; GET /v1/sandboxes/{name}/files/watch watches too"),
+        ABSENT("/process.Process", "Ramet serves Start, Connect, List, SendInput, StreamInput, CloseStdin, "
+                                   "SendSignal and Update of process.Process, and not this call"),
+        ABSENT("/filesystem.Filesystem", "Ramet serves Stat, ListDir, MakeDir, Move, Remove, WatchDir and "
+                                         "watchers of filesystem.Filesystem, and not this call"),
         ABSENT("/templates", "Ramet builds templates with `ramet template build`, not with this client"),
         ABSENT("/v2/templates", "Ramet builds templates with `ramet template build`, not with this client"),
         ABSENT("/v3/templates", "Ramet builds templates with `ramet template build`, not with this client"),

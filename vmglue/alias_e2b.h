@@ -11,7 +11,7 @@ typedef json_t *alias_e2b_answer(
 
 alias_e2b_answer alias_e2b_created, alias_e2b_connected, alias_e2b_detail, alias_e2b_listed,
         alias_e2b_nothing, alias_e2b_snapshot, alias_e2b_snapshots, alias_e2b_forked, alias_e2b_context,
-        alias_e2b_contexts;
+        alias_e2b_contexts, alias_e2b_metrics;
 bool alias_e2b_enter_pause(struct http_request *request);
 bool alias_e2b_enter_connect(struct http_request *request);
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { PAGE_DEFAULT = 100, PAGE_MAX = 1000 };
 #define NEVER "9999-12-31T23:59:59Z" // they must be told an end
@@ -106,6 +107,10 @@ static json_t *detail(struct http_request *request, const json_t *box)
     set(made, "memoryMB", json_integer(json_fields_get_int(box, "memory_mb")));
     set(made, "diskSizeMB", json_integer(json_fields_get_int(box, "disk_bytes") >> 20));
     json_object_set(made, "metadata", json_object_get(box, "labels"));
+    bool kills = strcmp(json_fields_get_text(box, "on_timeout"), "delete") == 0;
+    set(made, "lifecycle",
+            json_pack("{s:s, s:b}", "onTimeout", kills ? "kill" : "pause", "autoResume",
+                    (int)json_fields_get_bool(box, "auto_start")));
     return made;
 }
 
@@ -131,6 +136,37 @@ json_t *alias_e2b_nothing(
     json_decref(body);
     *status = 204;
     return NULL;
+}
+
+// Their measurements over a time are one here, of now; the processors' since the machine's start.
+json_t *alias_e2b_metrics(
+        const struct alias_call *call, struct http_request *request, int *status, json_t *body)
+{
+    json_t *box = NULL, *made = json_array();
+    const json_t *disk = json_object_get(body, "disk"), *memory = json_object_get(body, "memory");
+    double uptime = json_number_value(json_object_get(body, "uptime_secs"));
+    struct error err;
+    if (json_is_object(memory) &&
+            sandbox_show(service_of(request)->sandboxes, json_fields_get_text(body, "id"), &box, &err) == 0) {
+        json_int_t cpus = json_fields_get_int(box, "cpus");
+        double used = json_number_value(json_object_get(body, "cpu_secs"));
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        json_array_append_new(
+                made, json_pack("{s:o, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I}", "timestamp",
+                              json_fields_time((uint64_t)now.tv_sec * 1000000000u), "timestampUnix",
+                              (json_int_t)now.tv_sec, "cpuCount", cpus, "cpuUsedPct",
+                              uptime <= 0 ? 0.0 : used / uptime * 100, "memTotal",
+                              (json_int_t)json_fields_get_int(box, "memory_mb") << 20, "memUsed",
+                              (json_int_t)(json_fields_get_int(memory, "private_bytes") +
+                                           json_fields_get_int(memory, "shared_bytes")),
+                              "memCache", (json_int_t)0, "diskUsed",
+                              (json_int_t)json_fields_get_int(disk, "data_bytes"), "diskTotal",
+                              (json_int_t)json_fields_get_int(disk, "logical_bytes")));
+    }
+    json_decref(box);
+    json_decref(body);
+    return made;
 }
 
 bool alias_e2b_enter_pause(struct http_request *request)

@@ -181,6 +181,8 @@ const struct alias_row alias_pandastack[] = {
         {ROW("GET", "/v1/templates/builds"), .answer = alias_pandastack_builds},
         {ROW("GET", "/v1/templates/builds/{id}"), .answer = alias_pandastack_build},
         {ROW("GET", "/v1/templates/builds/{id}/logs"), .event = alias_pandastack_build_event},
+        {ROW("POST", "/v1/templates/build"), TO("POST", "/v1/pandastack/templates/build"),
+                .answer = alias_pandastack_build},
         {ROW("GET", "/v1/templates/{name}"), .answer = alias_pandastack_template},
 
         {ROW("POST", "/v1/volumes"), .fields = volume_fields, .answer = alias_pandastack_volume},
@@ -192,9 +194,6 @@ const struct alias_row alias_pandastack[] = {
                 .answer = alias_pandastack_token},
         {ROW("DELETE", "/v1/me/tokens/{id}"), TO("DELETE", "/v1/keys/{id}")},
 
-        {ROW("POST", "/v1/templates/build"), .flags = ALIAS_ABSENT,
-                .words = "Ramet makes templates of packages, archives, disks and sandboxes with POST "
-                         "/v1/templates, or `ramet template build`"},
         ABSENT("/v1/databases",
                 "Ramet has no managed databases; run one in a sandbox, and keep its data with snapshots"),
         ABSENT("/v1/apps", "Ramet has no app hosting; run the server in a sandbox and give it a URL (POST "

@@ -118,8 +118,13 @@ json_t *alias_pandastack_build_event(
         const struct alias_call *call, struct http_request *request, const char **event, json_t *data)
 {
     json_t *text = NULL;
-    if (!call->theirs)
+    if (!call->theirs) { // their JavaScript client drops a prefix here: it reads "line", and leaves out "end"
+        if (strcmp(*event, "build") == 0)
+            json_object_set_new(data, "line", json_string("end"));
+        else
+            alias_pandastack_copy(data, "line", "text");
         return data;
+    }
     if (strcmp(*event, "log") == 0)
         text = json_incref(json_object_get(data, "text"));
     if (strcmp(*event, "build") == 0) {

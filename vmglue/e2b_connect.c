@@ -13,26 +13,33 @@
 
 enum { HEAD_BYTES = 5, ASK_MAX = 4 << 20, END_FLAG = 2, KEEP_SECS = 15 };
 
-static int read_all(struct http_request *request, unsigned char *buffer, size_t size, struct error *err)
+// How many bytes came: fewer at the body's end.
+static size_t read_all(struct http_request *request, unsigned char *buffer, size_t size)
 {
     size_t used = 0;
     while (used < size) {
         ssize_t got = http_request_read(request, buffer + used, size - used);
         if (got <= 0)
-            return error_set(
-                    err, -EINVAL, "the request's frame ends early: %zu of %zu bytes came", used, size);
+            break;
         used += (size_t)got;
     }
-    return 0;
+    return used;
 }
 
-int e2b_connect_ask(struct http_request *request, json_t **ret_body, struct error *err)
+static int ends_early(size_t used, size_t size, struct error *err)
+{
+    return error_set(err, -EINVAL, "the request's frame ends early: %zu of %zu bytes came", used, size);
+}
+
+int e2b_connect_next(struct http_request *request, json_t **ret_body, struct error *err)
 {
     unsigned char head[HEAD_BYTES];
     json_error_t where;
-    int r = read_all(request, head, sizeof head, err);
-    if (r < 0)
-        return r;
+    size_t used = read_all(request, head, sizeof head);
+    if (used == 0)
+        return 0;
+    if (used < sizeof head)
+        return ends_early(used, sizeof head, err);
     size_t size = (size_t)head[1] << 24 | (size_t)head[2] << 16 | (size_t)head[3] << 8 | head[4];
     if (head[0] != 0)
         return error_set(
@@ -42,17 +49,23 @@ int e2b_connect_ask(struct http_request *request, json_t **ret_body, struct erro
     unsigned char *text = malloc(size + 1);
     if (text == NULL)
         return error_set(err, -ENOMEM, "no memory for a request");
-    r = read_all(request, text, size, err);
-    json_t *body = r < 0 ? NULL : json_loadb((char *)text, size, JSON_REJECT_DUPLICATES, &where);
+    used = read_all(request, text, size);
+    json_t *body = used < size ? NULL : json_loadb((char *)text, size, JSON_REJECT_DUPLICATES, &where);
     free(text);
-    if (r < 0)
-        return r;
+    if (used < size)
+        return ends_early(used, size, err);
     if (!json_is_object(body)) {
         json_decref(body);
         return error_set(err, -EINVAL, "the request's frame holds no JSON object (is the codec JSON?)");
     }
     *ret_body = body;
-    return 0;
+    return 1;
+}
+
+int e2b_connect_ask(struct http_request *request, json_t **ret_body, struct error *err)
+{
+    int r = e2b_connect_next(request, ret_body, err);
+    return r == 0 ? ends_early(0, HEAD_BYTES, err) : r < 0 ? r : 0;
 }
 
 static int send_frame(struct e2b_stream *stream, unsigned char flag, json_t *message)

@@ -14,8 +14,11 @@ struct e2b_stream {
     bool begun, broken;
 };
 
-// The one frame that asks (HTTP_STREAM). *ret_body is a new reference. -EINVAL with *err.
+// The one frame that asks (HTTP_STREAM), or the first of several. *ret_body is a new reference. -EINVAL with
+// *err.
 int e2b_connect_ask(struct http_request *request, json_t **ret_body, struct error *err);
+// One more of them: 1, or 0 when there are none.
+int e2b_connect_next(struct http_request *request, json_t **ret_body, struct error *err);
 // One frame of the answer.
 int e2b_connect_send(struct e2b_stream *stream, json_t *message);
 // A frame {"event":{"keepalive":{}}} when none went out for long; -EPIPE: the client left.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files as E2B's clients know them: uploads as forms, and the calls of filesystem.Filesystem.
-#include "vmglue/agent_protocol.h"
+#include "vmglue/e2b_files.h"
+
 #include "vmglue/e2b_connect.h"
+#include "vmglue/e2b_owner.h"
 #include "vmglue/e2b_multipart.h"
 #include "vmglue/json_fields.h"
 
@@ -11,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { PATH_CAPACITY = 4096, DEPTH_MAX = 64, ENTRIES_MAX = 100000, FIRST_USER = 1000 };
+enum { DEPTH_MAX = 64, ENTRIES_MAX = 100000, FIRST_USER = 1000 };
 
 static bool take_agent(struct http_request *request, struct sandbox_agent *use)
 {
@@ -49,23 +51,33 @@ static ssize_t body_source(void *context, void *buffer, size_t capacity)
     return http_request_read(context, buffer, capacity);
 }
 
-// Paths in answers are whole.
-static void whole_path(const char *path, char ret_path[PATH_CAPACITY])
+void e2b_files_whole_path(const char *path, char ret_path[E2B_PATH_CAPACITY])
 {
     size_t size =
-            (size_t)snprintf(ret_path, PATH_CAPACITY, "%s%s", path[0] == '/' ? "" : "/home/user/", path);
-    while (size > 1 && size < PATH_CAPACITY && ret_path[size - 1] == '/')
+            (size_t)snprintf(ret_path, E2B_PATH_CAPACITY, "%s%s", path[0] == '/' ? "" : "/home/user/", path);
+    while (size > 1 && size < E2B_PATH_CAPACITY && ret_path[size - 1] == '/')
         ret_path[--size] = '\0';
 }
 
 static void add_written(json_t *written, const char *path)
 {
-    char whole[PATH_CAPACITY];
-    whole_path(path, whole);
+    char whole[E2B_PATH_CAPACITY];
+    e2b_files_whole_path(path, whole);
     const char *name = strrchr(whole, '/') + 1;
     json_array_append_new(
             written, json_pack("{s:o, s:o, s:s}", "path", json_fields_text(whole, strlen(whole)), "name",
                              json_fields_text(name, strlen(name)), "type", "file"));
+}
+
+static int write_file(struct http_request *request, struct sandbox_agent *use, const char *path,
+        ssize_t (*source)(void *context, void *buffer, size_t capacity), void *context, struct error *err)
+{
+    struct e2b_owner owner;
+    char whole[E2B_PATH_CAPACITY];
+    e2b_files_whole_path(path, whole);
+    e2b_owner_look(&owner, request, use, whole);
+    int r = agent_file_write(use->agent, path, 0644, source, context, err);
+    return r < 0 ? r : e2b_owner_give(&owner, use, err);
 }
 
 static int take_form(
@@ -83,7 +95,7 @@ static int take_form(
         if (path[0] == '\0')
             r = error_set(err, -EINVAL, "a file of the form has no name, and the query has no path");
         else
-            r = agent_file_write(use->agent, path, 0644, part_source, form, err);
+            r = write_file(request, use, path, part_source, form, err);
         if (r >= 0)
             add_written(written, path);
     }
@@ -97,7 +109,7 @@ static int take_raw(
     const char *path = http_request_query(request, "path");
     if (path == NULL || path[0] == '\0')
         return error_set(err, -EINVAL, "query parameter path is missing");
-    int r = agent_file_write(use->agent, path, 0644, body_source, request, err);
+    int r = write_file(request, use, path, body_source, request, err);
     if (r >= 0)
         add_written(written, path);
     return r;
@@ -170,11 +182,11 @@ static int reply_entry(
         struct http_request *request, struct sandbox_agent *use, const char *path, struct error *err)
 {
     struct agent_stat stat;
-    char whole[PATH_CAPACITY];
+    char whole[E2B_PATH_CAPACITY];
     int r = agent_file_stat(use->agent, path, &stat, err);
     if (r < 0)
         return r;
-    whole_path(path, whole);
+    e2b_files_whole_path(path, whole);
     http_reply_json(request, 200, json_pack("{s:o}", "entry", entry_of(whole, &stat)));
     return 0;
 }
@@ -216,7 +228,13 @@ static int make_act(struct http_request *request, struct sandbox_agent *use, con
     struct error unused;
     if (agent_file_stat(use->agent, path, &stat, &unused) == 0)
         return error_set(err, -EEXIST, "%.200s exists already", path);
+    struct e2b_owner owner;
+    char whole[E2B_PATH_CAPACITY];
+    e2b_files_whole_path(path, whole);
+    e2b_owner_look(&owner, request, use, whole);
     int r = agent_file_mkdir(use->agent, path, err);
+    if (r >= 0)
+        r = e2b_owner_give(&owner, use, err);
     return r < 0 ? r : reply_entry(request, use, path, err);
 }
 
@@ -243,13 +261,13 @@ static int remove_act(struct http_request *request, struct sandbox_agent *use, c
 
 struct listing {
     json_t *entries;
-    char folder[PATH_CAPACITY];
+    char folder[E2B_PATH_CAPACITY];
 };
 
 static void add_entry(void *context, const char *name, const struct agent_stat *stat)
 {
     struct listing *listing = context;
-    char path[PATH_CAPACITY + 256];
+    char path[E2B_PATH_CAPACITY + 256];
     snprintf(path, sizeof path, "%s/%s", strcmp(listing->folder, "/") == 0 ? "" : listing->folder, name);
     if (json_array_size(listing->entries) < ENTRIES_MAX)
         json_array_append_new(listing->entries, entry_of(path, stat));
@@ -264,7 +282,7 @@ static int list_act(struct http_request *request, struct sandbox_agent *use, con
     if (listing == NULL)
         return error_set(err, -ENOMEM, "no memory for a list of files");
     listing->entries = json_array();
-    whole_path(path, listing->folder);
+    e2b_files_whole_path(path, listing->folder);
     if (depth < 1)
         depth = 1;
     int r = agent_file_list(use->agent, path, add_entry, listing, err);
@@ -286,90 +304,6 @@ static int list_act(struct http_request *request, struct sandbox_agent *use, con
         http_reply_json(request, 200, json_pack("{s:o}", "entries", listing->entries));
     free(listing);
     return r;
-}
-
-// ---- watching ----
-
-struct watcher {
-    struct e2b_stream stream;
-    char folder[PATH_CAPACITY];
-};
-
-static json_t *keepalive(void)
-{
-    return json_pack("{s:{}}", "keepalive");
-}
-
-static int send_named(struct watcher *watcher, const char *path, const char *type)
-{
-    size_t size = strlen(watcher->folder);
-    if (strncmp(path, watcher->folder, size) == 0 && path[size] == '/')
-        path += size + 1;
-    return e2b_connect_send(&watcher->stream, json_pack("{s:{s:o, s:s}}", "filesystem", "name",
-                                                      json_fields_text(path, strlen(path)), "type", type));
-}
-
-// What is moved has two events: its old name, then its new one.
-static int send_change(void *context, int kind, const char *path, const char *other)
-{
-    struct watcher *watcher = context;
-    int r;
-    switch (kind) {
-    case AGENT_WATCH_READY:
-        return e2b_connect_send(&watcher->stream, json_pack("{s:{}}", "start"));
-    case AGENT_WATCH_CREATED:
-        return send_named(watcher, path, "EVENT_TYPE_CREATE");
-    case AGENT_WATCH_CHANGED:
-        return send_named(watcher, path, "EVENT_TYPE_WRITE");
-    case AGENT_WATCH_ATTRIBUTES:
-        return send_named(watcher, path, "EVENT_TYPE_CHMOD");
-    case AGENT_WATCH_REMOVED:
-        return send_named(watcher, path, "EVENT_TYPE_REMOVE");
-    case AGENT_WATCH_MOVED:
-        r = send_named(watcher, path, "EVENT_TYPE_RENAME");
-        return r < 0 ? r : send_named(watcher, other, "EVENT_TYPE_CREATE");
-    default:
-        return 0;
-    }
-}
-
-static bool is_over(void *context)
-{
-    struct watcher *watcher = context;
-    if (!watcher->stream.begun) // the guest may never say that it watches
-        return http_request_is_gone(watcher->stream.request);
-    return e2b_connect_keep(&watcher->stream, keepalive) < 0;
-}
-
-static void watch(struct http_request *request)
-{
-    struct watcher watcher = {.stream = {.request = request}};
-    struct sandbox_agent use = {0};
-    struct error err;
-    json_t *body = NULL;
-    int r = e2b_connect_ask(request, &body, &err);
-    const char *path = json_fields_get_text(body, "path");
-    if (r == 0 && path[0] == '\0')
-        r = error_set(&err, -EINVAL, "field \"path\" is missing");
-    if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
-    if (r == 0) {
-        whole_path(path, watcher.folder);
-        struct agent_watch call = {.path = path,
-                .recursive = json_is_true(json_object_get(body, "recursive")),
-                .each = send_change,
-                .context = &watcher,
-                .cancelled = is_over};
-        r = agent_watch(use.agent, &call, &err);
-        if (r < 0)
-            sandbox_agent_failed(&use, &err);
-    }
-    if (r != -ECANCELED)
-        e2b_connect_end(&watcher.stream, NULL, r < 0 ? &err : NULL);
-    if (use.sandbox != NULL)
-        sandbox_agent_done(&use);
-    json_decref(body);
 }
 
 static void stat_file(struct http_request *request)
@@ -406,6 +340,5 @@ const struct http_route routes_e2b_files[] = {
         {"POST", IN "/filesystem.Filesystem/MakeDir", 0, make_folder},
         {"POST", IN "/filesystem.Filesystem/Move", 0, move_file},
         {"POST", IN "/filesystem.Filesystem/Remove", 0, remove_file},
-        {"POST", IN "/filesystem.Filesystem/WatchDir", HTTP_STREAM, watch},
         {0},
 };

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes as E2B's clients know them: jobs of the guest's agent, found by their pid, so that they go on
-// when a client leaves and can be connected to again. What one is fed comes through a FIFO beside it, whose
-// writing end a small shell loop holds open until the input is closed or the process is gone. Terminals:
-// e2b_pty.c.
+// when a client leaves and can be connected to again. What one is fed: e2b_stdin.c. Terminals: e2b_pty.c.
 #include "vmglue/e2b_process.h"
 
+#include "vmglue/e2b_stdin.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
@@ -13,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INPUT_TIMEOUT_MS = 30000, USER_MAX = 64 };
-#define FIFO "/tmp/.ramet-stdin-"
+enum { USER_MAX = 64 };
 
 // ---- what is run ----
 
@@ -41,39 +39,45 @@ static char *put_quoted(char *at, const char *word)
     return at;
 }
 
-// A line for the shell that becomes this program; malloc'ed.
-static char *line_of(const json_t *process, bool feeds)
+static const char words_first[] = "set --", words_last[] = "exec";
+
+// A line for the shell that becomes this program; malloc'ed. feed: a name of e2b_stdin.h, NULL = no input.
+static char *line_of(const json_t *process, const char *feed)
 {
-    static const char feed[] =
-            "f=" FIFO "$$; rm -f $f; mkfifo -m 600 $f || exit 126; (while kill -0 $$; do "
-            "sleep 1 >/dev/null; done; rm -f $f $f.pid) >$f 2>/dev/null & echo $! >$f.pid; ";
+    char feeds[E2B_STDIN_LINE_MAX] = "";
     const char *command = json_fields_get_text(process, "cmd");
     const json_t *args = json_object_get(process, "args"), *item;
-    size_t i, size = sizeof feed + 32 + quoted_size(command);
+    size_t i, size = sizeof feeds + 32 + quoted_size(command);
+    if (feed != NULL)
+        e2b_stdin_line(feed, feeds);
     json_array_foreach(args, i, item) size +=
             quoted_size(json_is_string(item) ? json_string_value(item) : "");
     char *line = malloc(size), *at = line;
     if (line == NULL)
         return NULL;
-    at = stpcpy(at, feeds ? feed : "");
-    at = stpcpy(at, "exec");
+    // With a feed, the words come first: a job's command is cut, and these are what is looked for in it.
+    at = stpcpy(at, feed != NULL ? words_first : words_last);
     at = put_quoted(at, command);
     json_array_foreach(args, i, item) at =
             put_quoted(at, json_is_string(item) ? json_string_value(item) : "");
-    if (feeds)
-        stpcpy(at, " <$f");
+    stpcpy(at, feeds);
     return line;
 }
 
-int e2b_process_take(struct route_exec *call, const json_t *body, bool need_command, json_t **ret_native,
-        struct error *err)
+int e2b_process_take(
+        struct route_exec *call, const json_t *body, char *ret_feed, json_t **ret_native, struct error *err)
 {
     const json_t *process = json_object_get(body, "process");
     const char *timeout = http_request_header(call->request, "Connect-Timeout-Ms");
     char user[USER_MAX];
     if (!json_is_object(process) || json_fields_get_text(process, "cmd")[0] == '\0')
         return error_set(err, -EINVAL, "field \"process\" has no \"cmd\": the program to run");
-    char *line = line_of(process, json_is_true(json_object_get(body, "stdin")));
+    e2b_connect_user(call->request, user, sizeof user);
+    bool feeds = ret_feed != NULL && json_is_true(json_object_get(body, "stdin"));
+    int r = feeds ? e2b_stdin_name(user, ret_feed, err) : 0;
+    if (r < 0)
+        return r;
+    char *line = line_of(process, feeds ? ret_feed : NULL);
     if (line == NULL)
         return error_set(err, -ENOMEM, "no memory for a command");
     json_t *native = json_object();
@@ -83,12 +87,11 @@ int e2b_process_take(struct route_exec *call, const json_t *body, bool need_comm
         json_object_set(native, "env", json_object_get(process, "envs"));
     if (json_fields_get_text(process, "cwd")[0] != '\0')
         json_object_set(native, "cwd", json_object_get(process, "cwd"));
-    e2b_connect_user(call->request, user, sizeof user);
     if (user[0] != '\0')
         json_object_set_new(native, "user", json_string(user));
     if (timeout != NULL && strtoul(timeout, NULL, 10) > 0)
         json_object_set_new(native, "timeout_secs", json_real((double)strtoul(timeout, NULL, 10) / 1000));
-    int r = route_exec_take(call, native, need_command, err);
+    r = route_exec_take(call, native, true, err);
     *ret_native = native; // what was taken lies in it
     if (r < 0 && call->use.sandbox == NULL && (r == -ENOENT || r == -EBUSY || r == -ESHUTDOWN)) {
         error_prefix(err, "the sandbox was not found running");
@@ -163,7 +166,7 @@ static void follow(
             .sink = send_piece,
             .cancelled = is_over,
             .context = output};
-    struct agent_job done;
+    struct agent_job done = *job;
     struct error err;
     e2b_connect_send(&output->stream, event("start", json_pack("{s:i}", "pid", job->pid)));
     output->next[1] = output->next[2] = from_now ? UINT64_MAX : 0;
@@ -181,9 +184,12 @@ static void follow(
     } else if (done.timed_out) {
         error_set(&err, -ETIMEDOUT, "the command did not end in the time that it was given, and was stopped");
         e2b_connect_end(&output->stream, "deadline_exceeded", &err);
+        e2b_stdin_forget(use, job);
     } else {
         e2b_connect_send(&output->stream, e2b_process_end(done.exit_code, done.signal));
         e2b_connect_end(&output->stream, NULL, NULL);
+        if (done.signal != 0)
+            e2b_stdin_forget(use, job);
     }
 }
 
@@ -193,6 +199,7 @@ static void start(struct http_request *request)
     struct route_exec call = {.request = request};
     struct agent_job job;
     struct error err;
+    char feed[E2B_STDIN_NAME_SIZE] = "";
     json_t *body = NULL, *native = NULL;
     int r = e2b_connect_ask(request, &body, &err);
     if (r == 0 && json_is_object(json_object_get(body, "pty"))) {
@@ -201,8 +208,9 @@ static void start(struct http_request *request)
         return;
     }
     if (r == 0)
-        r = e2b_process_take(&call, body, true, &native, &err);
-    if (r == 0 && (r = agent_job_start(call.use.agent, &call.exec, NULL, &job, &err)) < 0)
+        r = e2b_process_take(&call, body, feed, &native, &err);
+    if (r == 0 &&
+            (r = agent_job_start(call.use.agent, &call.exec, feed[0] == '\0' ? NULL : feed, &job, &err)) < 0)
         sandbox_agent_failed(&call.use, &err);
     if (r < 0)
         e2b_connect_end(&output.stream, NULL, &err);
@@ -230,14 +238,13 @@ static void look(void *context, const struct agent_job *job)
     search->found = true;
 }
 
-static int find(struct sandbox_agent *use, const json_t *body, struct agent_job *ret_job, int *ret_pid,
-        struct error *err)
+int e2b_process_find(
+        struct sandbox_agent *use, const json_t *body, struct agent_job *ret_job, struct error *err)
 {
     const json_t *pid = json_object_get(json_object_get(body, "process"), "pid");
     struct search search = {.pid = (int)json_integer_value(pid)};
     if (!json_is_integer(pid))
         return error_set(err, -EINVAL, "field \"process\" must be {\"pid\":N}; tags are not served");
-    *ret_pid = search.pid;
     int r = agent_job_list(use->agent, look, &search, err);
     if (r == 0 && !search.found)
         r = error_set(err, -ENOENT, "no process with pid %d runs", search.pid);
@@ -253,12 +260,12 @@ static void connect_again(struct http_request *request)
     struct agent_job job;
     struct error err;
     json_t *body = NULL;
-    int pid, r = e2b_connect_ask(request, &body, &err);
+    int r = e2b_connect_ask(request, &body, &err);
     if (r == 0)
         r = sandbox_agent_use(
                 service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
     if (r == 0)
-        r = find(&use, body, &job, &pid, &err);
+        r = e2b_process_find(&use, body, &job, &err);
     if (r < 0)
         e2b_connect_end(&output.stream, NULL, &err);
     else
@@ -272,9 +279,11 @@ static void connect_again(struct http_request *request)
 static json_t *config_of(const char *line)
 {
     json_t *args = json_array();
-    const char *at = strncmp(line, "exec ", 5) == 0 ? line + 5 : strstr(line, "; exec ");
-    if (at != NULL && at != line + 5)
-        at += 7;
+    const char *at = NULL;
+    if (strncmp(line, words_last, strlen(words_last)) == 0)
+        at = line + strlen(words_last) + 1;
+    else if (strncmp(line, words_first, strlen(words_first)) == 0)
+        at = line + strlen(words_first) + 1;
     while (at != NULL && *at == '\'') {
         char word[256];
         size_t used = 0;
@@ -335,7 +344,7 @@ static void act_on(struct http_request *request, process_act *act)
     struct agent_job job;
     struct error err;
     json_t *body;
-    int pid = 0, r = http_request_json(request, &body, &err);
+    int r = http_request_json(request, &body, &err);
     if (r == 0 && e2b_pty_act(request, body))
         return; // it was a terminal's
     const char *kind = "sandbox";
@@ -344,7 +353,7 @@ static void act_on(struct http_request *request, process_act *act)
                 service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
     if (r == 0) {
         kind = "process";
-        r = find(&use, body, &job, &pid, &err);
+        r = e2b_process_find(&use, body, &job, &err);
     }
     if (r == 0)
         r = act(&use, &job, body, &err);
@@ -358,58 +367,6 @@ static void act_on(struct http_request *request, process_act *act)
         sandbox_agent_done(&use);
 }
 
-// Runs a line as root with the FIFO of the process in $f. A process that has just begun has none yet.
-static int at_fifo(struct sandbox_agent *use, const struct agent_job *job, const char *act, const void *bytes,
-        size_t size, struct error *err)
-{
-    char line[512];
-    if (strncmp(job->command, "f=" FIFO, strlen("f=" FIFO)) != 0)
-        return error_set(err, -EBUSY, "process %d takes no input: it was started without stdin", job->pid);
-    snprintf(line, sizeof line,
-            "f=" FIFO "%d; i=0; until [ -p $f ] && [ -s $f.pid ]; do i=$((i + 1)); [ $i -lt 100 ] && [ -d "
-            "/proc/%d ] || exit 1; sleep 0.1; done; %s",
-            job->pid, job->pid, act);
-    struct agent_exec exec = {.shell_command = line,
-            .user = "root",
-            .cwd = "/",
-            .stdin_bytes = bytes,
-            .stdin_size = size,
-            .timeout_ms = INPUT_TIMEOUT_MS};
-    struct agent_exec_result result;
-    int r = agent_exec_run(use->agent, &exec, &result, err);
-    if (r < 0)
-        return r;
-    if (result.timed_out)
-        r = error_set(
-                err, -EAGAIN, "process %d has taken no input for %d s", job->pid, INPUT_TIMEOUT_MS / 1000);
-    else if (result.exit_code != 0)
-        r = error_set(err, -EBUSY, "process %d takes no input: it is closed", job->pid);
-    agent_exec_result_free(&result);
-    return r;
-}
-
-static int give_input(
-        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
-{
-    const json_t *text = json_object_get(json_object_get(body, "input"), "stdin");
-    size_t size = 0;
-    void *bytes = json_is_string(text) ? e2b_connect_bytes(json_string_value(text), &size) : NULL;
-    if (bytes == NULL)
-        return error_set(err, -EINVAL, "field \"input\" must be {\"stdin\":\"<base64>\"}");
-    // nocreat: what opens a FIFO in /tmp as if to make it is refused by the kernel.
-    int r = at_fifo(use, job,
-            "exec dd of=$f bs=64k iflag=fullblock oflag=append conv=nocreat,notrunc status=none", bytes, size,
-            err);
-    free(bytes);
-    return r;
-}
-
-static int end_input(
-        struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
-{
-    return at_fifo(use, job, "p=$(cat $f.pid) && rm -f $f $f.pid && kill $p", NULL, 0, err);
-}
-
 static int send_signal(
         struct sandbox_agent *use, const struct agent_job *job, const json_t *body, struct error *err)
 {
@@ -417,7 +374,10 @@ static int send_signal(
     if (strcmp(name, "SIGNAL_SIGKILL") != 0 && strcmp(name, "SIGNAL_SIGTERM") != 0)
         return error_set(err, -EINVAL, "field \"signal\" must be SIGNAL_SIGKILL or SIGNAL_SIGTERM");
     bool kills = strcmp(name, "SIGNAL_SIGKILL") == 0;
-    return agent_job_signal(use->agent, job->id, kills ? SIGKILL : SIGTERM, kills, err);
+    int r = agent_job_signal(use->agent, job->id, kills ? SIGKILL : SIGTERM, kills, err);
+    if (r == 0 && kills)
+        e2b_stdin_forget(use, job);
+    return r;
 }
 
 static int resize(
@@ -428,12 +388,12 @@ static int resize(
 
 static void input(struct http_request *request)
 {
-    act_on(request, give_input);
+    act_on(request, e2b_stdin_give);
 }
 
 static void close_input(struct http_request *request)
 {
-    act_on(request, end_input);
+    act_on(request, e2b_stdin_close);
 }
 
 static void signal_process(struct http_request *request)
@@ -452,6 +412,7 @@ const struct http_route routes_e2b_process[] = {
         {"POST", IN "/Connect", HTTP_STREAM, connect_again},
         {"POST", IN "/List", 0, list},
         {"POST", IN "/SendInput", 0, input},
+        {"POST", IN "/StreamInput", HTTP_STREAM, e2b_stdin_stream},
         {"POST", IN "/CloseStdin", 0, close_input},
         {"POST", IN "/SendSignal", 0, signal_process},
         {"POST", IN "/Update", 0, update},

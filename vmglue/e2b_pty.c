@@ -110,7 +110,7 @@ void e2b_pty_run(struct http_request *request, const json_t *body)
     struct error err;
     json_t *native = NULL;
     const json_t *size = json_object_get(json_object_get(body, "pty"), "size");
-    int r = e2b_process_take(&call, body, true, &native, &err);
+    int r = e2b_process_take(&call, body, NULL, &native, &err);
     call.exec.timeout_ms = 0; // a terminal's time is its connection's
     if (r == 0 && (r = agent_pty_open(call.use.agent, &call.exec, cells(size, "rows", 24),
                            cells(size, "cols", 80), NULL, &terminal.pty, &err)) < 0)
@@ -173,25 +173,39 @@ static void let_go(struct terminal *terminal, bool ends)
     pthread_mutex_unlock(&lock);
 }
 
-bool e2b_pty_act(struct http_request *request, const json_t *body)
+bool e2b_pty_is(const json_t *process)
+{
+    return json_integer_value(json_object_get(process, "pid")) >= FIRST_NUMBER;
+}
+
+bool e2b_pty_do(struct http_request *request, const json_t *body, int *ret_result, struct error *err)
 {
     const json_t *size = json_object_get(json_object_get(body, "pty"), "size");
     int number = (int)json_integer_value(json_object_get(json_object_get(body, "process"), "pid"));
-    struct error err;
     int r = 0;
-    if (number < FIRST_NUMBER)
+    if (!e2b_pty_is(json_object_get(body, "process")))
         return false;
     struct terminal *terminal = take(number, http_request_param(request, "name"));
     bool types = json_object_get(body, "input") != NULL;
     if (terminal == NULL)
-        r = error_set(&err, -ENOENT, "there is no terminal %d: it ended with the connection that opened it",
-                number);
+        r = error_set(
+                err, -ENOENT, "there is no terminal %d: it ended with the connection that opened it", number);
     else if (types)
-        r = type(terminal, body, &err);
+        r = type(terminal, body, err);
     else if (size != NULL)
-        r = agent_pty_resize(terminal->pty, cells(size, "rows", 24), cells(size, "cols", 80), &err);
+        r = agent_pty_resize(terminal->pty, cells(size, "rows", 24), cells(size, "cols", 80), err);
     if (terminal != NULL)
         let_go(terminal, !types && size == NULL);
+    *ret_result = r;
+    return true;
+}
+
+bool e2b_pty_act(struct http_request *request, const json_t *body)
+{
+    struct error err;
+    int r;
+    if (!e2b_pty_do(request, body, &r, &err))
+        return false;
     if (r < 0)
         http_reply_failure(request, "process", &err);
     else

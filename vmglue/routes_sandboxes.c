@@ -301,5 +301,5 @@ const struct http_route routes_sandboxes[] = {
             routes_jobs, routes_pty, routes_files, routes_watch, routes_ports, routes_contexts,              \
             routes_templates, routes_keys, routes_openapi
 const struct http_route *const routes_all[] = {NATIVE, NULL};
-const struct http_route *const routes_served[] = {
-        NATIVE, routes_e2b_process, routes_e2b_files, routes_e2b_code, NULL};
+const struct http_route *const routes_served[] = {NATIVE, routes_e2b_process, routes_e2b_files,
+        routes_e2b_watch, routes_e2b_code, routes_pandastack_build, NULL};

@@ -49,7 +49,9 @@ extern const struct http_route routes_archives[], routes_maintenance[], routes_s
         routes_files[], routes_memory[], routes_prometheus[], routes_contexts[], routes_pool[],
         routes_templates[], routes_keys[], routes_openapi[];
 // What E2B's clients ask inside a machine (alias_e2b.c leads to them).
-extern const struct http_route routes_e2b_process[], routes_e2b_files[], routes_e2b_code[];
+extern const struct http_route routes_e2b_process[], routes_e2b_files[], routes_e2b_watch[],
+        routes_e2b_code[];
+extern const struct http_route routes_pandastack_build[]; // what a form of PandaStack's becomes
 // All of them, NULL-terminated.
 extern const struct http_route *const routes_all[];
 // And those that only other clients' words lead to.

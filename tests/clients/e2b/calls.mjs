@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What e2b and @e2b/code-interpreter (npm) call of sandboxes, their results, and the class that each error becomes.
 import { createRequire } from "node:module";
+import { watch } from "../called.mjs";
 import { check, raises, tried } from "../checks.mjs";
 
 const require = createRequire(process.argv[2] + "/");
@@ -24,6 +25,12 @@ async function commands(box) {
   await box.commands.sendStdin(cat.pid, "fed\n");
   await box.commands.closeStdin(cat.pid);
   check("sendStdin", (await cat.wait()).stdout, "fed\nend\n");
+  const again = await box.commands.run("cat; echo end", { background: true, stdin: true });
+  await box.commands.sendStdin(again.pid, "1\n2\n");
+  const other = await box.commands.connect(again.pid);
+  await again.disconnect();
+  await again.closeStdin();
+  check("connect", [other.pid, (await other.wait()).exitCode], [again.pid, 0]);
 }
 
 async function terminal(box) {
@@ -67,8 +74,27 @@ async function code(box) {
   check("an error", [failed.name, failed.traceback.includes("1 / 0")], ["ZeroDivisionError", true]);
   const context = await box.createCodeContext({ cwd: "/tmp" });
   check("createCodeContext", (await box.runCode("import os; os.getcwd()", { context })).text, "'/tmp'");
+  await box.runCode("gone = 1", { context });
+  await box.restartCodeContext(context);
+  check("restartCodeContext", (await box.runCode("gone", { context })).error.name, "NameError");
   await box.removeCodeContext(context);
+  check("getHost", box.getHost(8000).startsWith("8000-sbx_"), true);
   check("listCodeContexts", (await box.listCodeContexts()).map((each) => each.id), ["python"]);
+}
+
+const until = async (condition) => {
+  while (!(await condition())) await new Promise((resolve) => setTimeout(resolve, 200));
+};
+
+async function lifecycle() {
+  const box = await Sandbox.create("base", { timeoutMs: 900_000, lifecycle: { onTimeout: "pause", autoResume: true } });
+  check("lifecycle", (await box.getInfo()).lifecycle, { onTimeout: "pause", autoResume: true });
+  await box.updateNetwork({ allowInternetAccess: false });
+  const native = await fetch(`${process.env.E2B_API_URL}/v1/sandboxes/${box.sandboxId}`, { headers: { "X-API-Key": process.env.E2B_API_KEY } });
+  check("updateNetwork", (await native.json()).network, "none");
+  await box.pause();
+  check("autoResume", (await box.commands.run("echo back")).stdout, "back\n");
+  await box.kill();
 }
 
 async function life(box) {
@@ -81,21 +107,38 @@ async function life(box) {
   const again = await Sandbox.connect(box.sandboxId);
   check("connect resumes", (await again.runCode("kept")).text, "41");
   const snapshot = await box.createSnapshot();
+  check("listSnapshots", (await box.listSnapshots().nextItems()).map((each) => each.snapshotId), [snapshot.snapshotId]);
+  check("getMetrics", (await box.getMetrics()).map((each) => each.cpuCount >= 1 && each.memUsed > 0), [true]);
   const other = await Sandbox.create(snapshot.snapshotId);
   check("create from a snapshot", (await other.runCode("kept")).text, "41");
   await other.kill();
   check("deleteSnapshot", await Sandbox.deleteSnapshot(snapshot.snapshotId), true);
   const forks = await box.fork({ count: 2 });
   check("fork", [(await forks[0].runCode("kept")).text, (await forks[1].runCode("kept")).text], ["41", "41"]);
-  for (const each of forks) check("kill", await each.kill(), true);
+  check("kill", await forks[0].kill(), true);
+  await forks[1].setTimeout(1000);    // a time-out kills, unless something else was asked for
+  await until(async () => !(await Sandbox.list().nextItems()).some((each) => each.sandboxId === forks[1].sandboxId));
 }
 
 await raises("a wrong key", "AuthenticationError", "not known here", () => Sandbox.create({ apiKey: "e2b_00" }));
 await raises("connect to none", "SandboxNotFoundError", "sbx_0", () => Sandbox.connect("sbx_000000000000"));
+const checked = watch({ Base: e2b.Sandbox, Sandbox, Git: e2b.Git, Template: e2b.TemplateBase, Volume: e2b.Volume, Secret: e2b.Secret });
 const box = await Sandbox.create({ timeoutMs: 1_500_000, metadata: { who: "me & you" }, envs: { E: "1" } });
 check("create", await box.isRunning(), true);
+const parts = watch({ Commands: box.commands.constructor, Pty: box.pty.constructor, Files: box.files.constructor });
 for (const part of [commands, terminal, files, code, life]) await part(box);
+await lifecycle();
 check("kill", [await box.kill(), await box.kill()], [true, false]);
 await raises("run in a killed one", "SandboxNotFoundError", "", () => box.commands.run("true"));
+checked({
+  "Base.getMcpUrl": "no MCP server in the machine", "Base.getMcpToken": "no MCP server in the machine",
+  "Base.uploadUrl": "signed URLs are not served", "Base.downloadUrl": "signed URLs are not served", "Base.fileUrl": "of these",
+  "Base.betaPause": "the same as pause", "Sandbox.handleRequestError": "what becomes of the package's own failures", "Git.*": "commands of git, by commands.run; the template has to have git",
+  "Template.*": "Template.build is not served", "Volume.*": "volumes are attached otherwise", "Secret.*": "no store of secrets",
+});
+parts({
+  "Pty.connect": "a terminal ends with its connection", "Pty.kill": "the request of commands.kill",
+  "Files.writeFiles": "the request of write with a list",
+});
 console.log(tried, "checks of e2b and @e2b/code-interpreter", e2b.Sandbox === undefined);
 process.exit(0);

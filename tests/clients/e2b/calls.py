@@ -3,14 +3,32 @@
 import asyncio
 import os
 import sys
+import threading
 
 import e2b
 import e2b_code_interpreter
 import httpx
+from e2b.sandbox_async.commands.command import Commands as AsyncCommands
+from e2b.sandbox_async.commands.pty import Pty as AsyncPty
+from e2b.sandbox_async.filesystem.filesystem import Filesystem as AsyncFilesystem
+from e2b.sandbox_sync.commands.command import Commands
+from e2b.sandbox_sync.commands.pty import Pty
+from e2b.sandbox_sync.filesystem.filesystem import Filesystem
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import called    # noqa: E402
 from checks import check, raises, tried    # noqa: E402
+
+REASONS = {    # as in API.md: what differs, or is not served
+    "Sandbox.get_mcp_url": "no MCP server in the machine", "Sandbox.get_mcp_token": "no MCP server in the machine",
+    "Sandbox.upload_url": "signed URLs are not served", "Sandbox.download_url": "signed URLs are not served",
+    "Pty.connect": "a terminal ends with its connection",
+    "Git.*": "commands of git, by commands.run; the template has to have git",
+    "Template.*": "Template.build is not served", "Volume.*": "volumes are attached otherwise", "Secret.*": "no store of secrets",
+}
+ASYNC_ONLY: set = set()
+
 
 
 def errors():
@@ -44,7 +62,20 @@ def commands(box):
     box.commands.send_stdin(cat.pid, "again\n")
     box.commands.close_stdin(cat.pid)
     check("send_stdin", cat.wait().stdout == "fed\nagain\nend\n")
-    check("nothing stays", box.commands.run("sleep 1.5; ls /tmp/.ramet-stdin-* 2>/dev/null | wc -l").stdout == "0\n")
+    cat = box.commands.run("cat; echo end", background=True, stdin=True)
+    box.commands.stream_input(cat.pid, (f"{i}\n" for i in range(3)))
+    cat.send_stdin("more\n")
+    cat.close_stdin()
+    check("stream_input", cat.wait().stdout == "0\n1\n2\nmore\nend\n")
+    raises("stream_input to none", e2b.NotFoundException, "4000000", lambda: box.commands.stream_input(4000000, ["x"]))
+    # Its folder is nobody else's, and its name cannot be known before.
+    cat = box.commands.run("sudo -u nobody true 2>/dev/null; cat", background=True, stdin=True)
+    box.commands.send_stdin(cat.pid, "x")
+    seen = box.commands.run("stat -c '%a %U %n' /tmp/.ramet-stdin-*").stdout.split()
+    check("a folder of its own", seen[:2] == ["700", "user"] and len(seen[2]) > len("/tmp/.ramet-stdin-") + 20, seen)
+    cat.disconnect()
+    check("kill leaves nothing", box.commands.kill(cat.pid) is True and box.commands.run("ls -d /tmp/.ramet-stdin-* | wc -l").stdout == "0\n")
+    check("nothing stays", box.commands.run("sleep 1.5; ls -d /tmp/.ramet-stdin-* 2>/dev/null | wc -l").stdout == "0\n")
 
 
 def terminal(box):
@@ -56,6 +87,15 @@ def terminal(box):
         pty.wait(on_pty=lambda data: shown.append(bytes(data)))
     except e2b.CommandExitException as error:
         check("pty", error.exit_code == 7 and b"42x" in b"".join(shown) and b"30 101" in b"".join(shown), shown)
+    pty = box.pty.create(e2b.PtySize(rows=24, cols=80), timeout=120)
+    box.pty.stream_input(pty.pid, [b"echo $((6 ", b"* 9))y\n"])
+    for _, _, data in pty:
+        shown.append(bytes(data))
+        if b"54y" in b"".join(shown):
+            break
+    check("pty.stream_input", b"54y" in b"".join(shown))
+    check("pty.kill", box.pty.kill(pty.pid) is True)
+    raises("a killed terminal", e2b.CommandExitException, "-1", pty.wait)
     raises("pty is over", e2b.NotFoundException, "terminal", lambda: box.pty.send_stdin(pty.pid, b"x"))
 
 
@@ -77,6 +117,24 @@ def files(box):
     check("exists", (files.exists("work"), files.exists("none")) == (True, False))
     check("make_dir", (files.make_dir("work/made"), files.make_dir("work/made")) == (True, False))
     check("rename", files.rename("work/two", "work/three").path == "/home/user/work/three" and not files.exists("work/two"))
+    files.write("/ours/deep/file", "x")
+    files.make_dir("/srv/made/deep")
+    owners = [(files.get_info(path).owner) for path in ("/ours", "/ours/deep/file", "/srv/made", "/srv/made/deep", "/srv")]
+    check("whose files", owners == ["user"] * 4 + ["root"], owners)
+    watch = files.watch_dir("work")
+    box.commands.run("echo x > work/watched; mkdir work/made/inner; rm work/watched")
+    events, limit = [], threading.Event()
+    while ("remove", "watched") not in events and not limit.wait(0.1):
+        events += [(event.type.value, event.name) for event in watch.get_new_events()]
+    check("watch_dir", events[0] == ("create", "watched") and ("create", "inner") not in events, events)
+    watch.stop()
+    raises("watch is over", e2b.SandboxException, "stopped", watch.get_new_events)
+    raises("watch_dir of none", e2b.FileNotFoundException, "nowhere", lambda: files.watch_dir("nowhere"))
+    watch = files.watch_dir("work", recursive=True)
+    box.commands.run("echo x > work/made/inner/deep")
+    while ("create", "made/inner/deep") not in events and not limit.wait(0.1):
+        events += [(event.type.value, event.name) for event in watch.get_new_events()]
+    check("watch_dir recursive", ("create", "made/inner/deep") in events)
     files.remove("work/three")
     raises("remove of none", e2b.FileNotFoundException, "three", lambda: files.remove("work/three"))
 
@@ -101,6 +159,9 @@ plt.plot([1, 2, 3]); plt.show()""")
     check("kept", box.run_code("kept").text == "41")
     context = box.create_code_context(cwd="/tmp")
     check("create_code_context", box.run_code("import os; os.getcwd()", context=context).text == "'/tmp'" and context.cwd == "/tmp")
+    box.run_code("gone = 1", context=context)
+    box.restart_code_context(context)
+    check("restart_code_context", box.run_code("gone", context=context).error.name == "NameError")
     check("list_code_contexts", {context.id, "python", "bash"} <= {each.id for each in box.list_code_contexts()})
     box.remove_code_context(context)
     check("remove_code_context", context.id not in [each.id for each in box.list_code_contexts()])
@@ -111,21 +172,25 @@ def life(box):
     info = box.get_info()
     check("get_info", (info.sandbox_id, info.metadata, info.state.value, info.cpu_count >= 1) ==
           (box.sandbox_id, {"who": "me & you"}, "running", True) and 1900 < (info.end_at - info.started_at).total_seconds() < 3000, info)
+    check("lifecycle", info.lifecycle == {"on_timeout": "kill", "auto_resume": False}, info.lifecycle)
+    used = box.get_metrics()[0]
+    check("get_metrics", used.cpu_count >= 1 and 0 < used.mem_used <= used.mem_total and used.disk_used > 0, used)
+    check("get_host", box.get_host(8000).startswith("8000-sbx_"))
     query = e2b.SandboxQuery(metadata={"who": "me & you"}, state=[e2b.SandboxState.RUNNING])
     check("list", [each.sandbox_id for each in Sandbox.list(query=query).next_items()] == [box.sandbox_id])
     check("list of others", Sandbox.list(query=e2b.SandboxQuery(metadata={"who": "else"})).next_items() == [])
-    check("pause", (box.pause(), box.pause(), box.is_running()) == (True, False, False))
+    check("pause", (box.pause(), box.beta_pause(), box.is_running()) == (True, False, False))
     raises("run in a paused one", e2b.SandboxNotRunningException, "not found", lambda: box.commands.run("true"))
     check("list paused", [each.state.value for each in Sandbox.list().next_items()] == ["paused"])
     again = Sandbox.connect(box.sandbox_id, timeout=1000)
     check("connect resumes", again.is_running() and again.run_code("kept").text == "41")
-    check("connect to a running one", Sandbox.connect(box.sandbox_id).sandbox_id == box.sandbox_id)
+    check("connect to a running one", box.connect(timeout=1000).sandbox_id == box.sandbox_id)
 
 
 def branches(box):
     snapshot = box.create_snapshot(name="e2b-kept")
     check("create_snapshot", snapshot.names == ["e2b-kept"], snapshot)
-    listed = Sandbox.list_snapshots(sandbox_id=box.sandbox_id).next_items()
+    listed = box.list_snapshots().next_items()
     check("list_snapshots", [each.snapshot_id for each in listed] == [snapshot.snapshot_id], listed)
     other = Sandbox.create(snapshot.snapshot_id, timeout=300)
     check("create from a snapshot", other.run_code("kept").text == "41")
@@ -136,7 +201,49 @@ def branches(box):
     first.run_code("kept = 'first'")
     check("fork", (first.run_code("kept").text, second.run_code("kept").text, box.run_code("kept").text) == ("'first'", "41", "41"))
     tokens(box, second)
-    check("kill", (first.kill(), second.kill(), second.kill()) == (True, True, False))
+    check("kill", (first.kill(), first.kill()) == (True, False))
+    second.set_timeout(1)    # a time-out kills, unless something else was asked for
+    until(lambda: second.sandbox_id not in [each.sandbox_id for each in Sandbox.list().next_items()])
+    raises("a time-out kills", e2b.SandboxNotFoundException, second.sandbox_id, lambda: Sandbox.connect(second.sandbox_id))
+
+
+def until(condition):
+    limit = threading.Event()
+    while not condition():
+        limit.wait(0.2)
+
+
+def lifecycle():
+    """A time-out that pauses, a call that resumes; a network that changes."""
+    raises("auto_resume alone", e2b.SandboxException, "autoPause",
+           lambda: httpx_post("/v2/sandboxes", {"templateID": "base", "autoResume": {"enabled": True}}))
+    box = Sandbox.create("base", allow_internet_access=False, timeout=300, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    check("no network", native(box)["network"] == "none", native(box))
+    box.update_network({"allow_out": ["10.1.2.0/24"], "deny_out": ["0.0.0.0/0"]})
+    check("update_network", native(box)["network"] == {"allow": ["10.1.2.0/24"]}, native(box))
+    raises("rules", e2b.SandboxException, "rules", lambda: box.update_network({"rules": {"x.example": [{"transform": {"headers": {"A": "b"}}}]}}))
+    check("asked to pause", box.get_info().lifecycle == {"on_timeout": "pause", "auto_resume": True}, box.get_info())
+    box.set_timeout(1)
+    until(lambda: box.get_info().state.value == "paused")
+    check("a time-out pauses", not box.is_running())
+    url, admin = os.environ["E2B_API_URL"], {"X-API-Key": os.environ["E2B_API_KEY"]}
+    reader = httpx.post(url + "/v1/keys", headers=admin, json={"name": "e2b-read", "preset": "read"}).json()
+    seen = httpx.get(f"{url}/v1/sandboxes/{box.sandbox_id}/files?path=/tmp", headers={"X-API-Key": reader["key"]})
+    check("one who reads starts nothing", seen.status_code == 409 and box.get_info().state.value == "paused", seen.text)
+    httpx.patch(f"{url}/v1/sandboxes/{box.sandbox_id}", json={"ttl_secs": 900}, headers=admin).raise_for_status()
+    check("auto_resume", box.commands.run("echo back").stdout == "back\n" and box.is_running())
+    check("kill", box.kill() is True)
+
+
+def native(box):
+    return httpx.get(f"{os.environ['E2B_API_URL']}/v1/sandboxes/{box.sandbox_id}",
+                     headers={"X-API-Key": os.environ["E2B_API_KEY"]}).json()
+
+
+def httpx_post(path, body):
+    answer = httpx.post(os.environ["E2B_API_URL"] + path, json=body, headers={"X-API-Key": os.environ["E2B_API_KEY"]})
+    if answer.status_code >= 400:
+        raise e2b.SandboxException(answer.text)
 
 
 def tokens(box, other):
@@ -180,6 +287,8 @@ async def asynchronous(sandbox_id):
 
 
 def main():
+    calls = called.Calls(Sandbox, Commands, Pty, Filesystem, e2b.CommandHandle, e2b.WatchHandle, e2b.Git, e2b.Template, e2b.Volume,
+                         e2b.Secret)
     errors()
     box = Sandbox.create(timeout=1500, metadata={"who": "me & you"}, envs={"E": "1"})
     check("create", box.is_running() and box.sandbox_id.startswith("sbx_"))
@@ -189,11 +298,9 @@ def main():
     asyncio.run(asynchronous(box.sandbox_id))
     check("kill", box.kill() is True)
     raises("run in a killed one", e2b.SandboxNotRunningException, "not found", lambda: box.commands.run("true"))
-    closed = Sandbox.create("base", allow_internet_access=False, timeout=300)
-    native = httpx.get(f"{os.environ['E2B_API_URL']}/v1/sandboxes/{closed.sandbox_id}",
-                       headers={"X-API-Key": os.environ["E2B_API_KEY"]}).json()
-    check("no network", native["network"] == "none", native)
-    closed.kill()
+    lifecycle()
+    calls.check(REASONS)
+    called.check_twins([(AsyncSandbox, Sandbox), (AsyncCommands, Commands), (AsyncPty, Pty), (AsyncFilesystem, Filesystem)], ASYNC_ONLY)
     print(len(tried), "checks of e2b", e2b_code_interpreter.__name__)
 
 

@@ -6,12 +6,21 @@ import os
 import socket
 import sys
 import threading
+import urllib.parse
 
 import pandastack
+import pandastack.client
 from pandastack import Sandbox
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import called    # noqa: E402
 from checks import check, raises, tried    # noqa: E402
+
+REASONS = {    # as in API.md
+    "TemplatesAPI.push": "runs docker here, and then `register`",
+    "DatabasesAPI.*": "404", "AppsAPI.*": "404", "FunctionsAPI.*": "404", "SchedulesAPI.*": "404",
+    "Worker.*": "of Anthropic's service: takes its work from there",
+}
 
 client = pandastack.Client(timeout=300, max_create_retry_seconds=0)
 pandastack.set_default_client(client)
@@ -45,8 +54,6 @@ def absent():
            lambda: client.databases._client._request("POST", "/databases", json={}))
     raises("apps.list", pandastack.NotFoundError, "Ramet has no app hosting", client.apps.list)
     raises("functions.list", pandastack.NotFoundError, "Ramet has no functions", client.functions.list)
-    raises("templates.build", pandastack.NotFoundError, "ramet template build",
-           lambda: client.templates.register("panda", "registry.example/panda:1"))
     raises("schedules.list", pandastack.NotFoundError, "Ramet has no schedules", client.schedules.list)
 
 
@@ -171,6 +178,37 @@ def outside(box):
     while 8000 not in seen and not limit.wait(0.2):
         seen = box.preview_urls()
     check("preview_urls", seen == {8000: box.preview_url(8000)}, seen)
+    # Their client makes the string alone; the token comes into it by the host that it is told.
+    token = client._request("POST", f"/sandboxes/{box.id}/preview-token", json={"port": 8000})["token"]
+    server = urllib.parse.urlsplit(client.api_url).netloc
+    client.preview_host = f"localhost:{server.rpartition(':')[2]}/?preview_token={token}"
+    url = urllib.parse.urlsplit(box.preview_url(8000, scheme="http"))
+    connection = http.client.HTTPConnection(server)
+    connection.request("GET", f"{url.path}?{url.query}", headers={"Host": url.netloc})
+    answer = connection.getresponse()
+    check("preview_url with a token", answer.status == 200 and b"Directory listing" in answer.read(), answer.status)
+    connection.close()
+    client.preview_host = None
+
+
+def templates():
+    """A root file system as a tar archive becomes a template; what cannot be, says what to do instead."""
+    raises("templates.register", pandastack.BadRequestError, "ramet template build NAME --oci",
+           lambda: client.templates.register("panda", "registry.example/panda:1"))
+    raises("build_from_dockerfile", pandastack.BadRequestError, "runs no Dockerfiles",
+           lambda: client.templates.build_from_dockerfile("panda", "FROM x\nRUN true\n"))
+    os.makedirs("context", exist_ok=True)
+    with open("context/file", "wb") as file:
+        file.write(b"x")
+    raises("with a context", pandastack.BadRequestError, "runs no Dockerfiles",
+           lambda: client.templates.build_from_dockerfile("panda", "FROM x\nRUN true\n", context_dir="context"))
+    with open("rootfs.tar", "wb") as file:
+        file.write(b"no archive at all" * 100)
+    build = client.templates.build("panda", rootfs_tar="rootfs.tar", poll_interval=0.2)
+    said = list(client.templates.build_logs(build.id))
+    check("templates.build", build.is_failed and "the log says why" in build.error and any("no tar archive" in line for line in said), said)
+    raises("templates.build of a bad name", pandastack.BadRequestError, "name", lambda: client.templates.build("No Name", rootfs_tar="rootfs.tar"))
+    raises("templates.delete", pandastack.NotFoundError, "panda", lambda: client.templates.delete("panda"))
 
 
 def things():
@@ -190,6 +228,7 @@ def things():
     check("templates.wait_for_build", client.templates.wait_for_build(builds[0].id).name == "code-interpreter")
     lines = list(client.templates.build_logs(builds[0].id))
     check("templates.build_logs", len(lines) > 0 and not any(line.startswith("{") for line in lines), lines[:3])
+    templates()
     check("me", client.me()["name"] == "tests", client.me())
     token = client.tokens.create("panda-token", expires_in_days=1)
     check("tokens.create", token.token.startswith("e2b_") and token.name == "panda-token", token.prefix)
@@ -201,6 +240,10 @@ def things():
 
 
 def main():
+    calls = called.Calls(pandastack.Client, pandastack.client.SandboxAPI, Sandbox, pandastack.CodeContext, pandastack.SandboxCommands,
+                         pandastack.SandboxFilesystem, pandastack.SnapshotsAPI, pandastack.TemplatesAPI, pandastack.VolumesAPI,
+                         type(client.tokens), pandastack.DatabasesAPI, pandastack.AppsAPI, pandastack.FunctionsAPI,
+                         pandastack.SchedulesAPI, pandastack.Worker)
     errors()
     absent()
     box = Sandbox.create(metadata={"who": "me"}, ttl_seconds=3000)
@@ -212,6 +255,7 @@ def main():
     things()
     box.kill()
     raises("kill", pandastack.NotFoundError, box.id, box.refresh)
+    calls.check(REASONS)
     print(len(tried), "calls of", "pandastack", pandastack.__version__)
 
 
