@@ -54,6 +54,7 @@ struct http_request {
     bool early_chunks, early_broken; // the handler's
     uint64_t ended_ns;               // its early answer
     atomic_bool stays;               // its client may close the sending side, and is answered all the same
+    _Atomic uint64_t half_closed_ns; // since when it has been seen to, with nothing sent to it; 0 = not
     bool refused;                    // answered before its body had come
     bool streaming;                  // an answer of unknown length is under way
     bool aside;                      // a thread of its own speaks another protocol, and ends it

@@ -180,6 +180,7 @@ static int keep_pending(struct http_request *request, const void *bytes, size_t 
 
 int http_reply_write(struct http_request *request, const void *bytes, size_t size)
 {
+    atomic_store(&request->half_closed_ns, 0); // whoever is gone does not take it
     if (request->source != NULL)
         return keep_pending(request, bytes, size);
     return request->early ? http_early_write(request, bytes, size)

@@ -3,6 +3,8 @@
 #include "vmglue/http_internal.h"
 #include "vmglue/openapi.h"
 
+#include "blockstore/clock.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -282,8 +284,7 @@ bool http_request_is_gone(struct http_request *request)
     return http_request_wait_gone(request, 0);
 }
 
-// A peer that is there answers the kernel's probes, one that has gone does not: at the latest when the time
-// has passed for which its kernel remembers the connection.
+// One whose host is gone without a word does not answer the kernel's probes.
 void http_request_stay(struct http_request *request)
 {
     enum { QUIET_SECS = 15, PROBES = 5 };
@@ -296,12 +297,23 @@ void http_request_stay(struct http_request *request)
     setsockopt(request->socket_fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
+// A client that closed altogether looks like one that closed its sending side: each has its time.
+static bool is_silent_for_long(struct http_request *request)
+{
+    uint64_t now = clock_monotonic_ns(), since = atomic_load(&request->half_closed_ns);
+    if (since == 0)
+        atomic_store(&request->half_closed_ns, now);
+    return since != 0 && now - since >= HTTP_HALF_CLOSED_SECS * UINT64_C(1000000000);
+}
+
 bool http_request_is_cut(struct http_request *request)
 {
     if (request->out != NULL && http_pipe_is_broken(request->out))
         return true;
-    struct pollfd poll_fd = {.fd = request->socket_fd};
-    return poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLHUP | POLLERR)) != 0;
+    struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLRDHUP};
+    if (poll(&poll_fd, 1, 0) <= 0)
+        return false;
+    return (poll_fd.revents & (POLLHUP | POLLERR)) != 0 || is_silent_for_long(request);
 }
 
 bool http_request_wait_gone(struct http_request *request, unsigned wait_ms)

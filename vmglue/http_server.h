@@ -133,9 +133,10 @@ ssize_t http_request_read_wait(struct http_request *request, void *buffer, size_
 // The client has closed its side or the server is stopping.
 bool http_request_is_gone(struct http_request *request);
 bool http_request_is_stopping(struct http_request *request); // the server alone
-// Whoever closes only the sending side after the request still gets its answer, however long that takes. From
-// then on http_request_is_cut says whether the client is there: one that closed altogether looks the same at
-// first, and is found out by probes within two minutes, or when something is sent.
+// Whoever closes only the sending side after the request still gets its answer. From then on
+// http_request_is_cut says whether the client is there: one that closed altogether looks the same, and is
+// given up when nothing was sent to it for HTTP_HALF_CLOSED_SECS, or at once when something is.
+enum { HTTP_HALF_CLOSED_SECS = 10 };
 void http_request_stay(struct http_request *request);
 bool http_request_is_cut(struct http_request *request);
 // Waits for that, at most so long.
