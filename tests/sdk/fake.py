@@ -35,6 +35,15 @@ def read_request(file, connection):
     return Request(method, path, headers, body, connection)
 
 
+def in_threads(count, work):
+    """work(number) in so many threads at once, until all have ended."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def answer(value, status=200, **headers):
     """An answer as bytes; value: bytes, or something for JSON."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import hashlib
 import os
-import threading
 import time
 import urllib.parse
 
@@ -277,11 +276,7 @@ table
                     self.assertEqual(self.client.read_file(self.box, f"many/{number}"), f"{number}{i}".encode())
             except Exception as error:
                 failures.append(error)
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        fake.in_threads(10, work)
         self.assertEqual(failures, [])
 
         async def many():

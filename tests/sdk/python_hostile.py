@@ -10,13 +10,12 @@ import socket
 import ssl
 import subprocess
 import tempfile
-import threading
 import traceback
 import unittest
 import unittest.mock
 
 import ramet
-from fake import Fake, answer, error, events
+from fake import Fake, answer, error, events, in_threads
 from ramet import AsyncRamet, Ramet, RametError
 
 KEY = "e2b_" + "5ec2e7" * 8
@@ -127,11 +126,7 @@ class Hostile(unittest.TestCase):
                     stream.close()
                 elif [event.kind for event in stream] != ["stdout", "end"]:
                     wrong.append(number)
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(20, work)
         self.assertEqual((wrong, len(server.requests)), ([], 320))
 
     @unittest.skipUnless(hasattr(os, "fork"), "there is no fork here")

@@ -21,7 +21,7 @@ SDK = os.path.join(HERE, "../../tools/sdk/python")
 sys.path[:0] = [HERE, SDK]
 import ramet    # noqa: E402
 from environments import copy_of_sdk, environment    # noqa: E402
-from fake import Fake, answer, error, events    # noqa: E402
+from fake import Fake, answer, error, events, in_threads    # noqa: E402
 from python_hostile import Hostile    # noqa: E402, F401: run with what is here
 from python_surface import Surface    # noqa: E402, F401: as well
 from python_undone import Undone    # noqa: E402, F401: as well
@@ -250,16 +250,12 @@ class Calls(unittest.TestCase):
         server, client = self.serve(*[answer({"n": n}) for n in range(200)])
         found, lock = [], threading.Lock()
 
-        def work():
+        def work(_):
             for _ in range(20):
                 value = client.version()["n"]
                 with lock:
                     found.append(value)
-        threads = [threading.Thread(target=work) for _ in range(10)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(10, work)
         self.assertEqual(sorted(found), list(range(200)))
         self.assertLessEqual(server.connections, 10)
 

@@ -72,14 +72,24 @@ static inline bool raw_next(struct raw *raw, struct agent_frame *ret_frame, int 
     return true;
 }
 
-static inline struct agent_frame raw_await(struct raw *raw, uint16_t type, uint32_t stream)
+// The next frame of this type and stream; *ret_ended becomes true when the command of the stream `watched`
+// ended on the way.
+static inline struct agent_frame raw_await_noting(
+        struct raw *raw, uint16_t type, uint32_t stream, uint32_t watched, bool *ret_ended)
 {
     struct agent_frame frame;
     do {
         if (!raw_next(raw, &frame, PATIENCE_MS))
             fail_msg("no frame of type %u on stream %u came", type, stream);
+        *ret_ended = *ret_ended || (frame.type == AGENT_RESULT && frame.stream == watched);
     } while (frame.type != type || frame.stream != stream);
     return frame;
+}
+
+static inline struct agent_frame raw_await(struct raw *raw, uint16_t type, uint32_t stream)
+{
+    bool ended = false;
+    return raw_await_noting(raw, type, stream, stream, &ended);
 }
 
 static inline void raw_hello(struct raw *raw, uint64_t epoch)

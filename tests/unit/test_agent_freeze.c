@@ -125,19 +125,6 @@ static void uploads_go_on_after_a_thaw(void **state)
     take_back(guest, &raw);
 }
 
-// As raw_await; says whether the command of stream 2 ended before that.
-static struct agent_frame await_noting_the_end(
-        struct raw *raw, uint16_t type, uint32_t stream, bool *ret_ended)
-{
-    struct agent_frame frame;
-    do {
-        if (!raw_next(raw, &frame, PATIENCE_MS))
-            fail_msg("no frame of type %u on stream %u came", type, stream);
-        *ret_ended = *ret_ended || (frame.type == AGENT_RESULT && frame.stream == 2);
-    } while (frame.type != type || frame.stream != stream);
-    return frame;
-}
-
 static void the_answer_to_freeze_is_the_last_frame(void **state)
 {
     struct guest *guest = *state;
@@ -149,18 +136,18 @@ static void the_answer_to_freeze_is_the_last_frame(void **state)
     raw_shell(&raw, 1, "yes");
     raw_shell(&raw, 2, "sleep 0.05");
     bool flood = false, ended = false; // the second ends when it likes
-    await_noting_the_end(&raw, AGENT_DATA, 1, &ended);
+    raw_await_noting(&raw, AGENT_DATA, 1, 2, &ended);
     struct agent_builder fields = {0};
     agent_builder_u32(&fields, AGENT_FREEZE);
     agent_builder_u64(&fields, PATIENCE_MS);
     raw_request(&raw, 3, &fields);
     // Credit for the flood just when it is to be silent.
     raw_send(&raw, AGENT_WINDOW, 1 << AGENT_FLAG_CHANNEL_SHIFT, 1, "\0\0\0\1", 4);
-    frame = await_noting_the_end(&raw, AGENT_RESULT, 3, &ended);
+    frame = raw_await_noting(&raw, AGENT_RESULT, 3, 2, &ended);
     assert_int_equal(raw_status(&frame), 0);
     assert_false(raw_next(&raw, &frame, 300));
     raw_simple(&raw, 4, AGENT_THAW);
-    await_noting_the_end(&raw, AGENT_RESULT, 4, &ended);
+    raw_await_noting(&raw, AGENT_RESULT, 4, 2, &ended);
     while (!flood || !ended) { // the source's streams go on
         assert_true(raw_next(&raw, &frame, PATIENCE_MS));
         flood = flood || (frame.type == AGENT_DATA && frame.stream == 1);
