@@ -60,7 +60,7 @@ class Access(rig.Case):
                     self.assertIn("ramet key create", answer.message)
 
     def test_every_preset(self):
-        keys = {preset: self.daemon.make_key("a-" + preset, preset)["key"] for preset in ("ci", "read")}
+        keys = {preset: self.daemon.make_key("a-" + preset, preset)["key"] for preset in ("ci", "read", "admin")}
         for route in routes():
             if route.open:
                 continue
@@ -80,6 +80,9 @@ class Access(rig.Case):
                     self.assertNotIn(answer.status, (401, 403), answer.body)
                 else:
                     self.assertEqual(answer.status, EXPECTED[route.rule], answer.body)
+            with self.subTest(route=str(route), preset="admin"):
+                answer = self.daemon.call_tcp(route.method, self.bounded(route), body, keys["admin"])
+                self.assertNotIn(answer.status, (401, 403), answer.body)
 
     def test_other_services_words(self):
         """They are other names for the same calls: one table decides, and nothing is let in by its name."""

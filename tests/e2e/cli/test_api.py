@@ -39,6 +39,17 @@ class Api(rig.Case):
         self.refuse(404, "volume.not_found", "POST", "/v1/exports", {"name": "none"})
         self.refuse(404, "import.not_found", "POST", "/v1/imports/imp_0/commit")
 
+    def test_what_other_services_have_beside_sandboxes(self):
+        """404, in the words of PandaStack's clients, which say what there is instead."""
+        for thing, says in (("databases", "run one in a sandbox"), ("apps", "give it a URL"), ("functions", "run the code in a sandbox"),
+                            ("schedules", "from cron"), ("billing", "your own host"), ("pricing", "your own host"), ("repos", "clone one"),
+                            ("preview-repos", "clone one")):
+            for method, path in (("GET", f"/v1/{thing}"), ("POST", f"/v1/{thing}/x/y"), ("GET", f"/pandastack/v1/{thing}"), ("DELETE", f"/pandastack/v1/{thing}/x")):
+                with self.subTest(method=method, path=path):
+                    answer = self.daemon.call(method, path)
+                    self.assertEqual((answer.status, answer.json["code"]), (404, "route.not_found"), answer.body)
+                    self.assertRegex(answer.json["error"], f"^Ramet has no .*{says}")
+
     def test_bodies(self):
         for body in ("{", "[]", "7", '"text"', '{"a":1,"a":2}', "\xff\xfe", '{"name":"x"} tail'):
             self.refuse(400, "validation.invalid", "POST", "/v1/volumes", body.encode("latin-1"))
