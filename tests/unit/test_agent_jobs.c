@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that outlive their session: start, logs, wait, signals, ends.
-#include "tests/unit/agent_fixture.h"
+#include "tests/unit/agent_raw.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 
 static struct agent_job start(struct guest *guest, const char *command, const char *name)
 {
@@ -343,6 +346,97 @@ static void a_job_stands_still_while_frozen(void **state)
     assert_int_equal(agent_job_remove(guest->agent, job.id, true, &err), 0);
 }
 
+static char process_state(pid_t pid)
+{
+    char path[40], text[300] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    size_t got = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    if (file != NULL)
+        fclose(file);
+    const char *end = strrchr(text, ')');
+    return got == 0 || end == NULL ? 0 : end[2];
+}
+
+static void await_state(pid_t pid, char state)
+{
+    for (int i = 0; process_state(pid) != state; i++) {
+        assert_true(i < PATIENCE_MS);
+        usleep(1000);
+    }
+}
+
+static void ask(struct raw *raw, uint32_t stream, enum agent_operation operation, uint32_t id)
+{
+    struct agent_builder fields = {0};
+    agent_builder_u32(&fields, operation);
+    agent_builder_u32(&fields, id);
+    for (int i = 0; i < 2 && operation == AGENT_JOB_READ_LOGS; i++)
+        agent_builder_u64(&fields, 0);
+    if (operation == AGENT_JOB_READ_LOGS)
+        agent_builder_u8(&fields, 0);
+    raw_request(raw, stream, &fields);
+}
+
+enum { ASKERS = 14 }; // the first two wait for the end of a job, the others read a log
+
+// Counts results, until all are there, or (limit_ms 0) while more lies there.
+static void count_results(struct raw *raw, unsigned *results, int limit_ms)
+{
+    struct agent_frame frame;
+    unsigned missing = 0;
+    for (unsigned i = 1; i <= ASKERS; i++)
+        missing += results[i] == 0;
+    while ((limit_ms == 0 || missing > 0) && raw_next(raw, &frame, limit_ms)) {
+        if (frame.type != AGENT_RESULT)
+            continue;
+        assert_in_range(frame.stream, 1, ASKERS);
+        missing -= results[frame.stream]++ == 0;
+    }
+}
+
+// More is asked for than goes into the connection, of which nothing is taken. Then, while the agent stands
+// still, a job ends, and all that was held back finds room at the same moment.
+static void one_round(struct guest *guest, uint32_t log_id, uint64_t epoch)
+{
+    struct agent_job job = start(guest, "exec sleep 1000", NULL);
+    struct raw raw;
+    struct error err;
+    unsigned results[ASKERS + 1] = {0};
+    int unread = 1, status;
+    lend(guest, &raw, epoch);
+    for (uint32_t i = 1; i <= ASKERS; i++)
+        ask(&raw, i, i <= 2 ? AGENT_JOB_WAIT : AGENT_JOB_READ_LOGS, i <= 2 ? job.id : log_id);
+    while (unread > 0 || process_state(guest->pid) != 'S') // it has done what it can
+        assert_int_equal(ioctl(raw.fd, SIOCOUTQ, &unread), 0);
+    assert_int_equal(kill(guest->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(guest->pid, &status, WUNTRACED), guest->pid);
+    assert_int_equal(kill(job.pid, SIGKILL), 0);
+    await_state(job.pid, 'Z');
+    count_results(&raw, results, 0);
+    assert_int_equal(kill(guest->pid, SIGCONT), 0);
+    count_results(&raw, results, PATIENCE_MS);
+    raw_simple(&raw, ASKERS + 1, AGENT_PING);
+    struct agent_frame frame;
+    while (raw_next(&raw, &frame, PATIENCE_MS) && frame.stream != ASKERS + 1)
+        results[frame.stream] += frame.type == AGENT_RESULT;
+    for (uint32_t i = 1; i <= ASKERS; i++)
+        assert_int_equal(results[i], 1);
+    take_back(guest, &raw);
+    assert_int_equal(agent_job_remove(guest->agent, job.id, false, &err), 0);
+}
+
+static void each_is_answered_once_when_a_full_port_gets_room(void **state)
+{
+    struct guest *guest = *state;
+    struct error err;
+    struct agent_job log = start(guest, "head -c 60000 /dev/zero", NULL);
+    await_end(guest, log.id);
+    for (uint64_t round = 0; round < 10; round++)
+        one_round(guest, log.id, 900 + round);
+    assert_int_equal(agent_job_remove(guest->agent, log.id, false, &err), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +454,7 @@ int main(void)
             cmocka_unit_test(the_oldest_ended_make_way),
             cmocka_unit_test(X08_the_end_of_a_killed_one_is_told),
             cmocka_unit_test(a_job_stands_still_while_frozen),
+            cmocka_unit_test(each_is_answered_once_when_a_full_port_gets_room),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -3,6 +3,7 @@
 // level-triggered loop would spin. Each wake-up reads until there is nothing more and writes what it can.
 #include "vmglue/guest/port.h"
 
+#include "blockstore/clock.h"
 #include "blockstore/fd.h"
 #include "vmglue/guest/loop.h"
 
@@ -34,6 +35,15 @@ static struct {
     bool was_full;
 } output;
 
+static void tell_of_room(struct loop_timer *timer)
+{
+    room_handler();
+}
+
+// Who sends a frame may be in the middle of something that the handler would do anew: it is called by the
+// loop.
+static struct loop_timer room_timer = {.fire = tell_of_room};
+
 static void port_flush(void)
 {
     while (output.start < output.end && port.fd >= 0) {
@@ -51,7 +61,7 @@ static void port_flush(void)
         output.start = output.end = 0;
     if (output.was_full && output.end - output.start <= OUTPUT_LOW_BYTES) {
         output.was_full = false;
-        room_handler();
+        loop_timer_set(&room_timer, clock_monotonic_ns());
     }
 }
 

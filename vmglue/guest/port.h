@@ -8,7 +8,8 @@
 // frame: a whole frame of the present session, or a HELLO; type AGENT_BROKEN: frames were lost and the
 // session is over. Its payload is valid during the call.
 typedef void port_frame_handler(const struct agent_frame *frame);
-// Called when queued bytes went out and there is room for output again.
+// Called when queued bytes went out and there is room for output again; from the loop, never inside of
+// port_send.
 typedef void port_room_handler(void);
 
 int port_open_virtio(const char *name, port_frame_handler *on_frame, port_room_handler *on_room);
