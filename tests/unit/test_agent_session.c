@@ -316,6 +316,51 @@ static void a_daemon_of_an_older_release_is_served(void **state)
     take_back(guest, &raw);
 }
 
+static void limited(struct raw *raw, uint32_t stream, const char *command, unsigned limit_ms)
+{
+    struct agent_builder fields = {0};
+    agent_builder_u32(&fields, AGENT_EXEC);
+    agent_builder_u32(&fields, AGENT_EXEC_SHELL);
+    agent_builder_u64(&fields, limit_ms);
+    agent_builder_string(&fields, "");
+    agent_builder_string(&fields, "");
+    agent_builder_u32(&fields, 1);
+    agent_builder_string(&fields, command);
+    agent_builder_u32(&fields, 0);
+    raw_request(raw, stream, &fields);
+}
+
+// A command that ended in time, whose output is taken after that time. A slow machine may not let it end:
+// then it is tried with more.
+static bool times_out_when_its_output_waits(struct guest *guest, unsigned limit_ms)
+{
+    static const uint8_t window[4] = {0, 0, 4, 0};
+    struct raw raw;
+    lend(guest, &raw, 803 + limit_ms);
+    limited(&raw, 1, "head -c 300000 /dev/zero",
+            limit_ms); // more than a window, and less than that and a pipe
+    limited(&raw, 2, "sleep 1000", limit_ms);
+    raw_await(&raw, AGENT_RESULT, 2); // so the other's time is over too
+    raw_send(&raw, AGENT_WINDOW, 1 << AGENT_FLAG_CHANNEL_SHIFT, 1, window, sizeof window);
+    struct agent_frame result = raw_await(&raw, AGENT_RESULT, 1);
+    struct agent_cursor fields = agent_cursor_over(result.payload, result.size);
+    assert_int_equal(agent_cursor_u32(&fields), 0);
+    agent_cursor_string(&fields);
+    agent_cursor_u32(&fields); // exit code
+    agent_cursor_u32(&fields); // signal
+    bool timed_out = agent_cursor_u32(&fields) & AGENT_EXEC_TIMED_OUT;
+    assert_false(fields.bad);
+    take_back(guest, &raw);
+    return timed_out;
+}
+
+static void a_time_limit_ends_with_its_command(void **state)
+{
+    unsigned limit_ms = 500;
+    while (times_out_when_its_output_waits(*state, limit_ms))
+        assert_true((limit_ms *= 2) < 20000);
+}
+
 static int no_log(void *context, int stream, uint64_t offset, const void *bytes, size_t size)
 {
     return 0;
@@ -407,6 +452,7 @@ int main(void)
             cmocka_unit_test(V07_a_silent_agent_ends_calls_that_have_no_limit),
             cmocka_unit_test(silence_is_a_timeout),
             cmocka_unit_test(V04_the_offset_of_a_right_clock_is_within_its_doubt),
+            cmocka_unit_test(a_time_limit_ends_with_its_command),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -174,6 +174,8 @@ void job_progress(struct job *job)
 static void deadline_passed(struct loop_timer *timer)
 {
     struct job *job = (struct job *)((char *)timer - offsetof(struct job, deadline));
+    if (job->exited) // in time; only what it wrote was not taken yet, or the machine stood still
+        return;
     job->timed_out = true;
     job_kill(job);
     if (job->operation == AGENT_SYNC)
