@@ -87,6 +87,15 @@ void agent_pump_drop(struct agent_pump *pump)
     agent_pump_free(pump);
 }
 
+static bool is_dropped(struct agent_pump *pump)
+{
+    struct agent *agent = pump->call.agent;
+    pthread_mutex_lock(&agent->lock);
+    bool dropped = pump->dropped;
+    pthread_mutex_unlock(&agent->lock);
+    return dropped;
+}
+
 // The next piece for the user; NULL: none yet, or (*ret_done) none any more.
 static struct agent_piece *next_piece(struct agent_pump *pump, bool *ret_done)
 {
@@ -113,8 +122,8 @@ static bool work_out(struct agent_pump *pump)
         if (piece == NULL)
             return done;
         while (!pump->hung_up && piece->channel == 1 && pump->piece_written < piece->size) {
-            if (!pump->writable)
-                return false;
+            if (!pump->writable) // who drops it reads no more, and holds his end open until it is over
+                return is_dropped(pump);
             ssize_t sent = send(pump->fd, piece->bytes + pump->piece_written,
                     piece->size - pump->piece_written, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (sent > 0)

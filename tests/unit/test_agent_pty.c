@@ -2,6 +2,8 @@
 // Terminals: size, job control, hang-up, results.
 #include "tests/unit/agent_fixture.h"
 
+#include <sys/ioctl.h>
+
 static struct agent_pty *open_pty(struct guest *guest, const char *command)
 {
     struct agent_pty *pty;
@@ -251,6 +253,25 @@ static void X01_a_flood_that_nobody_looks_at_is_held_back(void **state)
     agent_pty_close(pty);
 }
 
+// However much of it waits on its way: closing neither waits for a reader, nor leaves the command behind.
+static void A09_a_flood_is_closed_while_its_way_is_full(void **state)
+{
+    struct guest *guest = *state;
+    struct agent_pty *pty = open_pty(guest, "yes");
+    for (int still = 0, before = 0, waiting = 0; still < 20; before = waiting) { // until no more comes
+        usleep(20000);
+        assert_int_equal(ioctl(agent_pty_fd(pty), FIONREAD, &waiting), 0);
+        still = waiting > 100000 && waiting == before ? still + 1 : 0;
+    }
+    alarm(PATIENCE_MS / 1000);
+    agent_pty_close(pty);
+    alarm(0);
+    for (int i = 0; left_of_terminals(guest) > 0; i++) {
+        assert_true(i < PATIENCE_MS);
+        usleep(1000);
+    }
+}
+
 static void X03_a_cut_character_passes(void **state)
 {
     static struct screen screen;
@@ -294,6 +315,7 @@ int main(void)
             cmocka_unit_test(A09_a_session_that_ends_hangs_up),
             cmocka_unit_test(A09_a_megabyte_is_pasted),
             cmocka_unit_test(X01_a_flood_that_nobody_looks_at_is_held_back),
+            cmocka_unit_test(A09_a_flood_is_closed_while_its_way_is_full),
             cmocka_unit_test(X03_a_cut_character_passes),
             cmocka_unit_test(what_cannot_run_has_its_exit_code),
     };
