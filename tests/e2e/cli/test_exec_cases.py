@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Field cases of commands and files over the API, on one machine: X01 X02 X03 X14 X15 X17. (Contexts have theirs in tests/context.)"""
+"""Field cases of commands and files over the API, on one machine: X01 X02 X03 X06 X08 X14 X15 X17. (Contexts have theirs in tests/context.)"""
 import base64
 import hashlib
 import json
 import os
 import random
 import socket
+import subprocess
 import threading
 import unittest
 
@@ -59,7 +60,8 @@ class ExecCases(rig.MachineCase):
 
     def test_cases(self):
         for case in (self.X01_flood_on_both_streams, self.X01_a_reader_that_stops, self.X02_bytes_that_are_no_text,
-                     self.X03_a_character_cut_in_two, self.X14_environment_values, self.X15_working_directory_gone,
+                     self.X03_a_character_cut_in_two, self.X06_an_input_that_never_ends, self.X08_how_commands_end,
+                     self.X14_environment_values, self.X15_working_directory_gone,
                      self.X17_sizes, self.X17_cut_off, self.X17_refused, self.X17_two_at_once, self.X17_full_disk):
             with self.subTest(case.__name__):
                 case()
@@ -143,6 +145,29 @@ class ExecCases(rig.MachineCase):
         cut = self.run_in("printf x; yes € | tr -d '\\n' | head -c %d" % (KEPT + 3000), timeout_secs=280)
         self.assertTrue(cut["truncated"])
         self.assertEqual(cut["stdout"][1:].strip("€"), "\ufffd" * ((KEPT - 1) % 3 != 0))
+
+    # ---- X06 ----
+
+    def X06_an_input_that_never_ends(self):
+        """The command line gives a command no input unless it is told to, and ends when the command does."""
+        for command in ("echo hi", "cat; echo hi", "read -p 'Do you want to continue? [Y/n] ' answer; echo hi"):
+            child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "box", "--", "bash", "-c", command],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(child.kill)
+            self.assertEqual(child.wait(rig.HANG_SECS), 0, command)    # nobody closes its input before
+            self.assertEqual(child.communicate()[0], "hi\n", command)
+
+    # ---- X08 ----
+
+    def X08_how_commands_end(self):
+        """The shell's own numbers, and a killed one's signal beside them: never 0. The command line passes them on."""
+        self.run_in("echo true > plain; chmod 644 plain")
+        for command, code, number in (("kill -9 $$", 137, 9), ("kill -SEGV $$", 139, 11), ("exit 300", 44, None), ("no-such-command", 127, None),
+                                      ("./plain", 126, None), ("sh -c 'kill -9 $$'; exit $?", 137, None)):
+            result, (kind, data) = self.run_in(command), self.stream(command)[-1]
+            self.assertEqual((result["exit_code"], result.get("signal")), (code, number), command)
+            self.assertEqual((kind, data["exit_code"], data.get("signal")), ("exit", code, number), command)
+            self.daemon.ramet("exec", "box", command, status=code)
 
     # ---- X14 ----
 

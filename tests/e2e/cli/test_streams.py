@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 import subprocess
+import threading
 
 import rig
 
@@ -106,12 +107,25 @@ class Streams(rig.MachineCase):
             connection.close()
 
     def A03_a_quiet_command(self):
-        """Silence is filled with comments, and a quiet command ends as it should."""
-        raw, events = self.begin("POST", "/exec/stream", {"command": "sleep 13; echo late"})
+        """Silence is filled with comments, and a quiet command ends as it should: as a stream, as one call, by the command line."""
+        quiet, whole = "sleep 13; echo late", []
+        thread = threading.Thread(target=lambda: whole.append(self.sh(quiet)))
+        thread.start()
+        lines = [subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, *words, "exec", "box", quiet], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for words in ([], ["--json"])]
+        for child in lines:
+            self.addCleanup(child.kill)
+        raw, events = self.begin("POST", "/exec/stream", {"command": quiet})
         got = list(events)
         self.assertIn("comment", [event for _, event, _ in got])
         self.assertEqual([(event, data.get("text")) for _, event, data in got if event == "stdout"], [("stdout", "late\n")])
         self.assertEqual(got[-1][2]["exit_code"], 0)
+        thread.join()
+        self.assertEqual((whole[0]["exit_code"], whole[0]["stdout"]), (0, "late\n"))
+        for child in lines:
+            out, errors = child.communicate(timeout=rig.HANG_SECS)
+            self.assertEqual((child.returncode, errors), (0, ""))
+            self.assertIn("late", out)
 
     def A03_a_deadline_ends_the_group(self):
         for secs in 1, 4, 16, 64:    # a slow machine needs longer than a second to begin
