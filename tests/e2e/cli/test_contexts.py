@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 import time
+import zipfile
 
 import rig
 
@@ -79,6 +80,7 @@ class Contexts(rig.Case):
         self.ramet("create", "box", "--from", "code")
         self.check_command_line()
         self.check_results()
+        self.check_packages()
         self.check_ends()
         self.check_calls()
         self.check_resume()
@@ -104,6 +106,10 @@ class Contexts(rig.Case):
         self.assertEqual(self.ramet("run", "box", "-c", "bash", "(exit 7)", status=7), "")
         self.ramet("run", "box", "--timeout", "0.5", "import time; time.sleep(60)", status=124)
         self.assertEqual(self.ramet("run", "box", "x"), "20\n")
+        # X13: a line of megabytes, and one that is taken back again and again, as they are.
+        self.assertEqual(self.ramet("run", "box", "print('y' * 3_000_000, end='')"), "y" * 3_000_000)
+        bar = self.ramet("run", "box", "for i in range(2000): print(f'\\r{i}', end='')", text=False)
+        self.assertEqual(bar, b"".join(b"\r%d" % i for i in range(2000)))
         shown = self.daemon.json("context", "ls", "box")
         self.assertEqual({each["id"]: each["language"] for each in shown}, {"python": "python", "bash": "bash"})
         self.assertEqual({each["state"] for each in shown}, {"idle"})
@@ -121,6 +127,19 @@ class Contexts(rig.Case):
         flood = self.good("!head -c 6000000 /dev/zero | tr '\\\\0' x; head -c 6000000 /dev/zero >&2")    # X01
         self.assertTrue(flood["truncated"])
         self.assertEqual((len(flood["stdout"]), len(flood["stderr"])), (4 << 20, 4 << 20))
+
+    def check_packages(self):
+        """pip installs beside Debian's packages, without words that ask for another place; what it installed is there at once."""
+        name, about = "tiny-1.0-py3-none-any.whl", "tiny-1.0.dist-info/"
+        with zipfile.ZipFile(self.path(name), "w") as archive:
+            for member, text in (("tiny.py", "size = 'small'\n"), (about + "METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"),
+                                 (about + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+                                 (about + "RECORD", "".join(f"{each},,\n" for each in ("tiny.py", about + "METADATA", about + "WHEEL", about + "RECORD")))):
+                archive.writestr(member, text)
+        self.ramet("cp", self.path(name), "box:" + name)
+        done = self.good(f"!pip install --no-index ~/{name}\n_exit_code")
+        self.assertEqual(done["text"], "0", done)
+        self.assertEqual(self.value("import tiny\ntiny.size"), "'small'")
 
     def check_figure(self, box="box"):
         """X12: once, as an image, whatever became of the machine since the last one."""
@@ -172,11 +191,14 @@ class Contexts(rig.Case):
         self.ramet("start", "box")
         self.ramet("exec", "box", "touch /tmp/go")    # the run goes on where it was, unheard, and the next waits for it
         self.assertEqual(self.value("went"), "'on'")
+        self.good("import tempfile\ngone_with = tempfile.mkdtemp(); os.chdir(gone_with); os.rmdir(gone_with)")    # X15
         self.ramet("stop", "box")
         self.ramet("start", "box")
         begin = time.monotonic()
         self.assertEqual(self.value("kept"), "{'answer': 42}")
         print(f"first run after a resume: {time.monotonic() - begin:.3f} s")
+        self.assertEqual(self.run_code("os.getcwd()")["error"]["name"], "FileNotFoundError")
+        self.good("os.chdir('/home/user')")
         self.check_figure()
         self.assertEqual(self.good("echo \"<$y>\"", context="bash")["stdout"], "<>\n")
 

@@ -417,7 +417,7 @@ class Tls(Http):
 
 
 class Streams(Http):
-    """A02 for events. What is exec's, jobs' and builds' is in test_streams.py."""
+    """A02 for events. What is exec's and jobs' is in test_streams.py; other streams have no ids."""
 
     def listed(self):
         return self.daemon.call("GET", "/v1/events?follow=0").json["events"]

@@ -355,6 +355,24 @@ class Jobs(rig.MachineCase):
             self.fork_beside_a_terminal()
         ws.send(0x88, b"")
         ws.to_end()
+        self.outlives_stop_and_daemon()
+
+    def outlives_stop_and_daemon(self):
+        """The job goes on where it was after stop and start, and under another daemon; no line of its log is lost or twice."""
+        path = "/v1/sandboxes/box/jobs/count"
+        before = self.daemon.json("job", "show", "box", "count")
+        for between in (lambda: self.daemon.ramet("stop", "box") and self.daemon.ramet("start", "box"),
+                        lambda: self.daemon.kill() or self.daemon.start()):
+            seen = self.daemon.json("job", "show", "box", "count")["stdout"]["next_offset"]
+            between()
+            self.until(lambda: self.daemon.json("job", "show", "box", "count")["stdout"]["next_offset"] > seen + 20)
+        after = self.daemon.json("job", "show", "box", "count")
+        self.assertEqual((after["id"], after["pid"], after["state"]), (before["id"], before["pid"], "running"))
+        self.daemon.ramet("job", "kill", "box", "count", "--signal", "KILL")
+        ended = self.daemon.call("GET", path + "?wait_secs=100").json
+        self.assertEqual((ended["state"], ended["exit_code"], ended["signal"]), ("ended", 137, 9))
+        lines = "".join(data["text"] for _, kind, data in self.events(path + "/logs?follow=1") if kind == "stdout").splitlines()
+        self.assertEqual(lines[:-1], [str(n) for n in range(1, len(lines))])    # the last may be unfinished
 
     def fork_beside_a_terminal(self):
         self.daemon.ramet("fork", "box", "--name", "child")
