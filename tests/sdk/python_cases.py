@@ -110,6 +110,31 @@ class PythonCases(MachineCase):
                 run("'\ud800'")
             self.assertIn("surrogate", caught.exception.message)
 
+    def test_X05_X06_X08_code_that_ends_otherwise(self):
+        """Interrupted it keeps its state; out of time, asking or dead it says so; the next run works and says what is lost."""
+        for each in self.through_both():
+            events = []
+            for event in each.run_code_stream(self.box, "python", "import time\nkept = 41\nprint('on', flush=True)\ntime.sleep(3600)"):
+                events.append(event)
+                if event.kind == "stdout":
+                    self.assertTrue(each.interrupt_context(self.box, "python")["interrupted"])
+            self.assertEqual([event.get("name") for event in events if event.kind == "error"], ["KeyboardInterrupt"])
+            self.assertEqual((events[-1]["interrupted"], events[-1]["state_lost"]), (True, None))
+            asked = each.run_code(self.box, "python", "kept += 1; input('name? ')", timeout_secs=600)
+            self.assertEqual((asked["error"]["name"], asked["timed_out"]), ("EOFError", False))
+            self.assertEqual(each.run_code(self.box, "python", "kept")["text"], "42")
+            # What costs a context its state is tried where a new process is there at once.
+            made = each.create_context(self.box, language="bash")["id"]
+            self.assertTrue(each.run_code(self.box, made, "kept=1; sleep 3600", timeout_secs=1)["timed_out"])
+            each.run_code(self.box, made, "true")    # which may hear that the last one had to be killed
+            died = each.run_code(self.box, made, "exit 5")
+            self.assertEqual((died["error"]["name"], died["exit_code"]), ("ContextDied", 5))
+            self.assertIn("status 5", died["state_lost"])
+            anew = each.run_code(self.box, made, "echo \"<$kept>\"")
+            self.assertEqual(anew["stdout"], "<>\n")
+            self.assertIn("began with nothing", anew["state_lost"])
+            each.delete_context(self.box, made)
+
     def test_X13_big_results(self):
         scale = 4 if os.environ.get("RAMET_TEST_LONG") else 1
         code = """

@@ -119,6 +119,19 @@ test("X03 characters cut in two stay whole in streams, results, jobs and termina
   const logs = await all(ramet.jobLogs("box", job.id));
   assert.equal(logs.map((event) => (event.event === "stdout" ? event.data.text : "")).join(""), "€😀\ufffd");
   assert.equal(logs.at(-1).event, "end");
+  const shown = [];
+  for await (const piece of await ramet.openPty("box", { command: drip })) shown.push(piece);
+  assert.equal(Buffer.concat(shown).toString(), "€😀\ufffd");
+});
+
+test("X04 lone surrogates in code are shown escaped; what UTF-8 cannot carry is refused, and the next run works", async () => {
+  const run = (code) => ramet.runCode("box", "python", { code, timeout_secs: 60 });
+  assert.equal((await run("print('\\ud800')")).error.name, "UnicodeEncodeError");
+  assert.equal((await run("'\\udead'")).text, "'\\udead'");
+  assert.equal((await run("raise Exception('\\ud8ff')")).error.value, "\\ud8ff");
+  const refused = await failure(run("'\ud800'"));
+  assert.deepEqual([refused.status, refused.code], [400, "validation.invalid"]);
+  assert.equal((await run("1 + 1")).text, "2");
 });
 
 test("A02 a job's log goes on from where it was, and a stranger's place is a gap or an error, not silence", async () => {
@@ -243,7 +256,7 @@ test("ports, by a connection and by a URL", async () => {
   await ramet.deleteJob("box", "www", { kill: true });
 });
 
-test("code keeps its variables and shows what it shows; X13 big results arrive or are cut with words", async () => {
+test("code keeps its variables; X05 X06 X08 what will not end, asks or dies says so; X13 big results arrive or are cut with words", async () => {
   const ctx = await box.createCodeContext();
   assert.equal((await ctx.runCode("x = 20\nprint('said')\nx + 1")).text, "21");
   const seen = [];
@@ -280,6 +293,8 @@ test("code keeps its variables and shows what it shows; X13 big results arrive o
   assert.equal((await ctx.runCode("x", { timeoutSecs: 60 })).text, "20");
   const late = await ctx.runCode("time.sleep(1000)", { timeoutSecs: 0.5 });
   assert.equal(late.timedOut, true);
+  const asked = await ctx.runCode("input('name? ')", { timeoutSecs: 600 });
+  assert.deepEqual([asked.errorInfo.name, asked.timedOut], ["EOFError", false]);
   assert.ok((await ramet.listContexts("box")).some((one) => one.id === ctx.id));
   assert.equal((await box.getCodeContext(ctx.id)).language, "python");
   await ctx.close();
@@ -288,6 +303,12 @@ test("code keeps its variables and shows what it shows; X13 big results arrive o
   assert.equal((await shell.runCode("a=5; echo $a; false", { timeoutSecs: 60 })).exitCode, 1);
   await shell.restart();
   assert.equal((await shell.runCode("echo [$a]", { timeoutSecs: 60 })).stdout, "[]\n");
+  const died = await shell.runCode("a=6; exit 5", { timeoutSecs: 60 });
+  assert.deepEqual([died.errorInfo.name, died.exitCode], ["ContextDied", 5]);
+  assert.match(died.stateLost, /status 5/);
+  const anew = await shell.runCode("echo [$a]", { timeoutSecs: 60 });
+  assert.equal(anew.stdout, "[]\n");
+  assert.match(anew.stateLost, /began with nothing/);
 });
 
 test("A01 the same key makes one thing", async () => {
