@@ -175,17 +175,26 @@ class N11(unittest.TestCase):
             self.daemon.do("rm disk")
             self.assertEqual(client.option(GO, Client.info("disk"))[0], ERR_UNKNOWN)
 
-    def test_silent_clients_are_dropped(self):
-        with Daemon(negotiation_ms=300) as daemon:
+    def silent_clients(self, negotiation_ms):
+        """False: that time was over before the one that is not silent had got through, and the others were there."""
+        with Daemon(negotiation_ms=negotiation_ms) as daemon:
             daemon.do(f"create disk {MIB}")
-            with daemon.client("disk") as served:
+            try:
+                served = daemon.client("disk")
                 silent = [Client(daemon.socket) for _ in range(3)]
                 silent[1].send(b"\x49\x48")
+            except ConnectionError:
+                return False
+            with served:
                 for client in silent:
                     self.assertTrue(self.closed(client))
                 self.assertEqual(served.read(0, 512), bytes(512))
             daemon.wait_idle()
             daemon.do("rm disk")
+        return True
+
+    def test_silent_clients_are_dropped(self):
+        self.assertTrue(any(self.silent_clients(ms) for ms in (300, 3000, 30000)))    # a slow host needs longer to negotiate
 
 
 class N12(unittest.TestCase):
@@ -249,7 +258,10 @@ class N12(unittest.TestCase):
             for number in range(3000):
                 self.die_at(daemon, self.STAGES[number % len(self.STAGES)], number)
             daemon.wait_idle()
-            self.assertEqual(self.counts(daemon), before)
+            limit = time.monotonic() + GUARD_SECONDS
+            while self.counts(daemon) != before:    # what was counted out may still be being closed
+                self.assertLess(time.monotonic(), limit, (self.counts(daemon), before))
+                time.sleep(0.01)
             # The log's tree and buffers may grow a little; three thousand leaked connections would not fit.
             self.assertLess(daemon.resident_bytes() - memory_before, 160 * MIB)
             with daemon.client("disk") as client:
