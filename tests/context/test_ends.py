@@ -10,13 +10,14 @@ STUBBORN = ("import time\nwhile True:\n    try: time.sleep(0.05); print('begun',
 
 
 class Kept(rig.Case):
-    """X05, where an interrupt is enough. The time until a process is killed is one that a slow machine does not need."""
+    """X05, where an interrupt is enough. The time until a process is killed is one that a slow machine does not need. (IPython lets
+    "x = !command" go at the second interrupt alone, which comes at half of it.)"""
     OPTIONS = ("--grace", "30")
 
     def test_X05_timeout_keeps_the_state(self):
         self.good("kept = 5")
-        for code in ("import time; time.sleep(60)", "while True: pass", "import asyncio; await asyncio.sleep(60)",
-                     "!sleep 60", "import subprocess; subprocess.run(['sleep', '60'])", "x = !sleep 60",
+        for code in ("import time; time.sleep(600)", "while True: pass", "import asyncio; await asyncio.sleep(600)",
+                     "!sleep 600", "import subprocess; subprocess.run(['sleep', '600'])", "x = !sleep 600",
                      "import threading; threading.Event().wait()"):
             execution = self.bad(code, "KeyboardInterrupt", timeout=0.3)
             self.assertTrue(execution.done["timed_out"], code)
@@ -25,7 +26,7 @@ class Kept(rig.Case):
 
     def test_X05_interrupt_keeps_the_state(self):
         self.good("kept = 6")
-        for code in ("import time; print('begun'); time.sleep(60)", "import asyncio; print('begun'); await asyncio.sleep(60)",
+        for code in ("import time; print('begun'); time.sleep(600)", "import asyncio; print('begun'); await asyncio.sleep(600)",
                      "print('begun', flush=True)\nwhile True: pass"):
             begun, result = self.in_background(code)
             self.assertTrue(begun.wait(rig.HANG_SECS))
@@ -38,10 +39,10 @@ class Kept(rig.Case):
 
     def test_X05_own_handler_is_for_one_run(self):
         self.good("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN);")
-        self.bad("import time; time.sleep(60)", "KeyboardInterrupt", timeout=0.2)
+        self.bad("import time; time.sleep(600)", "KeyboardInterrupt", timeout=0.2)
 
     def test_X05_interrupted_await_leaves_nothing_in_the_loop(self):
-        self.bad("import asyncio\nawait asyncio.sleep(60)\nprint('woken')", "KeyboardInterrupt", timeout=0.2)
+        self.bad("import asyncio\nawait asyncio.sleep(600)\nprint('woken')", "KeyboardInterrupt", timeout=0.2)
         self.assertEqual(self.good("await asyncio.sleep(0.05)").stdout, "")
         self.assertEqual(self.value("len(asyncio.all_tasks(asyncio.get_event_loop()))"), "0")
 
@@ -140,9 +141,9 @@ class Ends(rig.Case):
         """What a context's code does to its own connection costs it its state, and nobody else anything."""
         for code in ("import os; os.closerange(3, 1000)\nfrom IPython.display import *\ndisplay(HTML('x'))",
                      "import os\nfor fd in range(200, 220):\n    try: os.write(fd, b'garbage\\n')\n    except OSError: pass\n"
-                     "import time; time.sleep(60)",
+                     "import time; time.sleep(600)",
                      "import os\nfor fd in range(200, 220):\n    try: os.write(fd, b'{\"event\": \"done\", \"size\": 1e9}\\n')\n"
-                     "    except OSError: pass\nimport time; time.sleep(60)"):
+                     "    except OSError: pass\nimport time; time.sleep(600)"):
             execution = self.bad(code, "ContextDied")
             self.assertTrue(execution.done["state_lost"])
             self.assertEqual(self.value("1 + 1"), "2")
@@ -201,7 +202,7 @@ class Ends(rig.Case):
         self.assertEqual(len(eval(self.value("order"))), 5)
 
     def test_queue_is_bounded(self):
-        begun, result = self.in_background("print('begun', flush=True)\nimport time; time.sleep(60)")
+        begun, result = self.in_background("print('begun', flush=True)\nimport time; time.sleep(600)")
         self.assertTrue(begun.wait(rig.HANG_SECS))
         connection = self.context.connect()
         for i in range(17):
@@ -218,7 +219,7 @@ class Ends(rig.Case):
 
     def test_restart(self):
         self.good("kept = 1")
-        begun, result = self.in_background("print('begun', flush=True)\nimport time; time.sleep(60)")
+        begun, result = self.in_background("print('begun', flush=True)\nimport time; time.sleep(600)")
         self.assertTrue(begun.wait(rig.HANG_SECS))
         self.assertTrue(self.context.ask("restart")["restarted"])
         self.assertEqual(result().error["name"], "ContextRestarted")

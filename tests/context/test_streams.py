@@ -21,6 +21,8 @@ threads = [threading.Thread(target=flood, args=(fd, what)) for fd, what in ((1, 
 
 
 class Streams(rig.Case):
+    OPTIONS = ("--grace", "60")    # nothing here has to be killed; at half of it one is interrupted again who was before he began
+
     def check_bounded(self):
         self.assertLess(self.context.memory_kib(self.context.process.pid), BOUND_KIB)
         self.assertEqual(self.value("1 + 1"), "2")
