@@ -63,8 +63,14 @@ static inline void guest_start(struct guest *guest, uid_t uid)
         perror(guest_program());
         _exit(1);
     }
-    struct error err;
-    int result = agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err);
+    // A VMM has its socket when it is asked, and the client waits no longer for one: this agent may need time
+    // to come to it.
+    struct error err = {0};
+    int result = -EPIPE;
+    for (int tries = 0;
+            result == -EPIPE && tries < PATIENCE_MS / 2000 && waitpid(guest->pid, NULL, WNOHANG) == 0;
+            tries++)
+        result = agent_connect(guest->socket_path, PATIENCE_MS, &guest->agent, &err);
     if (result < 0)
         fail_msg("agent_connect: %s", err.text);
 }

@@ -123,9 +123,12 @@ static void bad_requests_are_refused_with_words(void **state)
 
 static void working_directory_that_vanished(void **state)
 {
-    assert_shell(*state, "mkdir -p /tmp/ramet-gone && cd /tmp/ramet-gone && rmdir /tmp/ramet-gone && echo ok",
-            0, "ok\n");
-    assert_refused(*state, (struct agent_exec){.cwd = "/tmp/ramet-gone"}, -ENOENT, "/tmp/ramet-gone");
+    struct guest *guest = *state;
+    char path[100], command[400];
+    snprintf(path, sizeof path, "%s/gone", guest->directory);
+    snprintf(command, sizeof command, "mkdir %s && cd %s && rmdir %s && echo ok", path, path, path);
+    assert_shell(guest, command, 0, "ok\n");
+    assert_refused(guest, (struct agent_exec){.cwd = path}, -ENOENT, path);
 }
 
 static void users_can_be_chosen(void **state)

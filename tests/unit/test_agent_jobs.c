@@ -18,7 +18,7 @@ static struct agent_job await_end(struct guest *guest, uint32_t id)
 {
     struct agent_job job;
     struct error err;
-    if (agent_job_wait(guest->agent, id, 60000, &job, &err) < 0)
+    if (agent_job_wait(guest->agent, id, PATIENCE_MS, &job, &err) < 0)
         fail_msg("%s", err.text);
     assert_false(job.running);
     return job;

@@ -55,7 +55,10 @@ static void space_comes_back(void **state)
     assert_int_equal(after.segment_bytes, 0);
     assert_int_equal(after.segment_slots_dead, 0);
     assert_int_equal(fixture_segment_files(f), 0);
-    assert_true(before.physical_bytes - after.physical_bytes >= (uint64_t)BLOCKS * BLOCK_SIZE);
+    // But for the log, whose spare files are written when it likes.
+    assert_true(before.physical_bytes - before.physical_log_bytes -
+                        (after.physical_bytes - after.physical_log_bytes) >=
+                (uint64_t)BLOCKS * BLOCK_SIZE);
     result = fixture_collect(f, 0);
     assert_int_equal(result.dead_slots, 0);
 }
