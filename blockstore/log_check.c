@@ -39,6 +39,7 @@ struct walker {
     uint64_t limit_seq; // records after it may be in flight
     uint64_t must_seq;  // records up to it have to be there
     struct record_arrays arrays;
+    uint8_t inline_body[BLOCK_SIZE]; // of the present record
     int fd;
     uint8_t *window;
     uint64_t window_at, window_count;
@@ -201,6 +202,8 @@ static int take_record(
     const uint8_t *payload;
     bool may_be_torn = record->seq > self->must_seq;
     *ret_torn = false;
+    if (record->body_blocks == 0) // reading the payload may move the window away from the header
+        memcpy(self->inline_body, record->inline_body, record->body_bytes);
     bool silent = self->silent;
     self->silent = silent || may_be_torn;
     int r = check_payload(self, file, record, block, &payload);
@@ -214,7 +217,7 @@ static int take_record(
     if (self->silent)
         return 0;
     self->check->records++;
-    const void *body = record->body_blocks > 0 ? payload : record->inline_body;
+    const void *body = record->body_blocks > 0 ? payload : self->inline_body;
     return self->check->record == NULL ? 0 : self->check->record(self->check->context, record, body);
 }
 
