@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import unittest
 
 import machines
 import rig
@@ -65,3 +66,12 @@ class PythonExamples(MachineCase):
         with open(os.path.join(machines.machines.root, "chart.png"), "rb") as file:
             self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
         self.assertEqual([line for line in twin.splitlines() if line], ["stdout 1", "stdout 2", "stdout 3", "exit "])
+
+    @unittest.skipUnless(os.environ.get("RAMET_TEST_LONG"), "a new kernel that loads pandas: with RAMET_TEST_LONG=1")
+    def test_readme_of_the_project(self):
+        with open(os.path.join(machines.ROOT, "README.md"), encoding="utf-8") as file:
+            [program] = re.findall(r"(?ms)^```python\n(.*?)^```", file.read())
+        done = subprocess.run([sys.executable, "-c", program], env=machines.machines.environment(), capture_output=True, text=True,
+                              timeout=rig.HANG_SECS, cwd=machines.machines.root)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        self.assertEqual(done.stdout, "".join(line + "\n" for line in re.findall(r"# ((?:formula )?\d+)$", program, re.M)) + "\n")
