@@ -167,6 +167,18 @@ class Environment(rig.unittest.TestCase):
         finally:
             context.close()
 
+    def test_a_program_that_cannot_be_started(self):
+        """Each run tries again and says so; no try leaves a descriptor behind."""
+        context = rig.Context(rig.PYTHONS[("IPython", "pandas", "matplotlib")], "--python", "/nothing/python")
+        try:
+            counts = []
+            for _ in range(3):
+                self.assertIn("/nothing/python", context.run("1").error["value"])
+                counts.append(len(os.listdir(f"/proc/{context.process.pid}/fd")))
+            self.assertEqual(len(set(counts)), 1, counts)
+        finally:
+            context.close()
+
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONPATH", None)

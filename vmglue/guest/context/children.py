@@ -33,6 +33,10 @@ class Child:
             self.process = subprocess.Popen(
                 command, stdin=self.stdin(), stdout=out_write, stderr=err_write, pass_fds=extra_fds, env=env,
                 start_new_session=True, close_fds=True, restore_signals=True)
+        except BaseException:
+            os.close(out_read)
+            os.close(err_read)
+            raise
         finally:
             os.close(out_write)
             os.close(err_write)
