@@ -23,20 +23,39 @@ struct environment {
     struct doc_id doc; // (change)
 };
 
+static bool is_name(const char *name, bool may_be_odd)
+{
+    for (const unsigned char *at = (const unsigned char *)name; *at != '\0'; at++)
+        if (*at == '=' || (!may_be_odd && (*at <= ' ' || *at == 0x7f)))
+            return false;
+    return name[0] != '\0';
+}
+
+// may_be_odd: what Linux would hand to a program, but no shell can say. It may have been taken before.
+static int check_variable(const char *name, const json_t *value, bool may_be_odd, struct error *err)
+{
+    if (!is_name(name, may_be_odd))
+        return error_set(err, -EINVAL,
+                "field \"env\": \"%.60s\" cannot be the name of a variable: a name is not empty and has no "
+                "blanks, no control characters and no \"=\"",
+                name);
+    if (strlen(name) + 1 + json_string_length(value) > VARIABLE_BYTES_MAX)
+        return error_set(err, -E2BIG,
+                "field \"env\": \"%.60s\" is larger than the 128 KiB that Linux hands to a program in one "
+                "variable; put it into a file",
+                name);
+    return 0;
+}
+
 int environment_check(const json_t *env, struct error *err)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)env, key, value)
     {
-        if (key[0] == '\0' || strchr(key, '=') != NULL)
-            return error_set(err, -EINVAL, "field \"env\": \"%.60s\" cannot be the name of a variable", key);
-        if (strlen(key) + 1 + json_string_length(value) > VARIABLE_BYTES_MAX)
-            return error_set(err, -E2BIG,
-                    "field \"env\": \"%.60s\" is larger than the 128 KiB that Linux hands to a program in "
-                    "one "
-                    "variable; put it into a file",
-                    key);
+        int r = check_variable(key, value, json_is_null(value), err);
+        if (r < 0)
+            return r;
     }
     return 0;
 }
@@ -51,7 +70,8 @@ int environment_strings(const json_t *under, const json_t *over, char ***ret_str
         json_object_update(all, (json_t *)under);
     if (over != NULL)
         json_object_update(all, (json_t *)over);
-    int r = environment_check(all, err);
+    int r = environment_check(over, err);
+    json_object_foreach(all, key, value) r = r < 0 ? r : check_variable(key, value, true, err);
     if (r < 0)
         return r;
     char **strings = calloc(json_object_size(all) + 1, sizeof *strings);

@@ -24,9 +24,10 @@ json_t *environment_get(struct environment *environment);              // a new 
 // new object. -EINVAL names the variable, -E2BIG when it gets too large.
 int environment_set(
         struct environment *environment, const json_t *env, bool merge, json_t **ret_now, struct error *err);
-// Variables of a request's field "env" (its nulls are passed over): -EINVAL names the first whose name is
-// none, -E2BIG the first that no program could be given.
+// Variables of a request's field "env" (what its nulls name may be an odd name of before): -EINVAL names the
+// first whose name is none and says what one is, -E2BIG the first that no program could be given.
 int environment_check(const json_t *env, struct error *err);
-// "NAME=value" of `under` and of `over` over it (either may be NULL), NULL-terminated, malloc'ed; checked.
+// "NAME=value" of `under` and of `over`, a request's, over it (either may be NULL), NULL-terminated,
+// malloc'ed; checked.
 int environment_strings(const json_t *under, const json_t *over, char ***ret_strings, struct error *err);
 char **environment_free_strings(char **strings); // accepts NULL

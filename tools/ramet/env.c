@@ -107,6 +107,7 @@ static const struct verb parts[] = {
                 "  --values   show their values too, which may be secrets\n", list, .takes = "."},
         {"env set", "env set NAME=VALUE... | env set NAME < FILE",
                 "Set variables of the server's environment",
+                "A name has no blanks, no control characters and no =.\n"
                 "NAME alone takes its value from standard input, without the last line end: so a secret is "
                 "in "
                 "no list of\n"

@@ -48,6 +48,10 @@ static bool add_file(const struct verb *verb, const char *path, json_t *object)
         if (*text != '\0' && *text != '#')
             good = add_pair(verb, where, text, object);
     }
+    if (good && ferror(file)) { // a folder, for one, can be opened
+        cli_fail(verb, "the file of variables %s cannot be read: %s", path, strerror(errno));
+        good = false;
+    }
     free(line);
     if (file != stdin)
         fclose(file);

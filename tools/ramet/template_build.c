@@ -65,7 +65,12 @@ static int read_code(struct build *build)
         return cli_fail(build->verb, "%s cannot be read: %s", build->warm_code, strerror(code));
     }
     size_t size = fread(text, 1, CODE_MAX_BYTES + 1, file);
+    int code_of = ferror(file) ? errno : 0; // a folder, for one, can be opened
     fclose(file);
+    if (code_of != 0) {
+        free(text);
+        return cli_fail(build->verb, "%s cannot be read: %s", build->warm_code, strerror(code_of));
+    }
     json_t *code = size > CODE_MAX_BYTES ? NULL : json_stringn(text, size);
     free(text);
     if (code == NULL)
