@@ -1,18 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "blockstore/clock.h"
 #include "tools/ramet/cli.h"
 #include "tools/ramet/env_option.h"
+#include "tools/ramet/resource.h"
 #include "tools/ramet/shell.h"
 #include "tools/ramet/shell_quote.h"
 #include "tools/ramet/stream.h"
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { STDIN_MAX_BYTES = 16 << 20, STATUS_TIMED_OUT = 124 };
+enum { STDIN_MAX_BYTES = 16 << 20, STATUS_TIMED_OUT = 124, QUIET_MS = 10000, ANSWER_MS = 5000 };
+
+// A command that prints nothing and a machine that hangs look alike from here. So when nothing has come for a
+// while the machine is asked something small beside it, once: it answers, or a line says that it does not.
+struct quiet {
+    struct cli *cli;
+    const char *name;
+    uint64_t since_ms, asked_ms; // when anything came last; 0 = not asked since
+    struct client *question;
+    bool said;
+};
+
+static void quiet_ask(struct quiet *quiet, uint64_t now_ms)
+{
+    struct error err;
+    quiet->asked_ms = now_ms;
+    char *path = resource_file_path(quiet->name, "stat?path=", "/", "");
+    if (client_open(cli_server(quiet->cli), "GET", path, NULL, 0, &quiet->question, &err) < 0)
+        quiet->question = NULL; // the call itself will say what is wrong with the daemon
+    free(path);
+}
+
+// Each second in which nothing comes.
+static void quiet_look(void *context, unsigned seconds)
+{
+    struct quiet *quiet = context;
+    uint64_t now_ms = clock_monotonic_ms();
+    if (quiet->asked_ms == 0 && !quiet->said && now_ms - quiet->since_ms >= QUIET_MS) {
+        quiet_ask(quiet, now_ms);
+        return;
+    }
+    if (quiet->question == NULL)
+        return;
+    struct pollfd poll_fd = {.fd = client_fd(quiet->question), .events = POLLIN};
+    bool answers = poll(&poll_fd, 1, 0) > 0;
+    if (!answers && now_ms - quiet->asked_ms < ANSWER_MS)
+        return;
+    quiet->question = client_close(quiet->question);
+    quiet->said = !answers;
+    if (!answers)
+        cli_note("ramet exec: %s does not answer: it is being started, is very busy, or hangs; "
+                 "`ramet logs %s` shows its console, Ctrl-C gives up, `ramet stop --force %s` stops it with "
+                 "its memory",
+                quiet->name, quiet->name, quiet->name);
+}
+
+static void quiet_begin(struct quiet *quiet, struct cli *cli, const char *name)
+{
+    *quiet = (struct quiet){.cli = cli, .name = name, .since_ms = clock_monotonic_ms()};
+    client_on_wait(quiet_look, quiet);
+}
+
+static void quiet_heard(struct quiet *quiet)
+{
+    quiet->question = client_close(quiet->question);
+    quiet->since_ms = clock_monotonic_ms();
+    quiet->asked_ms = 0;
+}
+
+static void quiet_end(struct quiet *quiet)
+{
+    client_on_wait(NULL, NULL);
+    client_close(quiet->question);
+}
 
 // Standard input up to its end, as base64: JSON cannot carry every byte.
 static char *read_stdin(const struct verb *verb)
@@ -45,7 +111,7 @@ static int finish(const struct verb *verb, const json_t *result)
 }
 
 // Passes output on as it comes. Returns the status.
-static int follow(const struct verb *verb, struct client *client)
+static int follow(const struct verb *verb, struct client *client, struct quiet *quiet)
 {
     struct error err = {0};
     char *event;
@@ -55,6 +121,7 @@ static int follow(const struct verb *verb, struct client *client)
         bool out = strcmp(event, "stdout") == 0, last = strcmp(event, "exit") == 0,
              error = strcmp(event, "error") == 0, ended = last || error;
         int status = CLI_FAILED;
+        quiet_heard(quiet);
         if (out || strcmp(event, "stderr") == 0) {
             size_t size;
             char *bytes = shell_quote_from_base64(json_fields_get_text(data, "base64"), &size);
@@ -77,15 +144,20 @@ static int follow(const struct verb *verb, struct client *client)
 static int stream(struct cli *cli, const struct verb *verb, const char *name, json_t *body)
 {
     struct client *client;
+    struct quiet quiet;
     char *path = cli_path("/v1/sandboxes/", name, "/exec/stream");
+    quiet_begin(&quiet, cli, name);
     int status = cli_begin(cli, verb, "POST", path, body, &client);
     free(path);
-    if (status != CLI_DONE)
-        return status;
-    status = follow(verb, client);
-    client_close(client);
+    if (status == CLI_DONE) {
+        status = follow(verb, client, &quiet);
+        client_close(client);
+    }
+    quiet_end(&quiet);
     return status;
 }
+
+#define SHELL_NAME "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
 // exec -t: a terminal takes no environment of its own, so the line sets it.
 static int in_terminal(struct cli *cli, const struct verb *verb, const char *name, const char *line,
@@ -100,6 +172,12 @@ static int in_terminal(struct cli *cli, const struct verb *verb, const char *nam
     char *whole = strdup(line);
     json_object_foreach(env, key, value)
     {
+        if (key[strspn(key, SHELL_NAME)] != '\0' || (key[0] >= '0' && key[0] <= '9')) {
+            free(whole);
+            return cli_fail_usage(verb,
+                    "\"%s\": with --tty a variable's name has letters, digits and _ alone, no digit first",
+                    key);
+        }
         char *quoted = shell_quote_join((const char *const[]){json_string_value(value), NULL}), *longer;
         if (asprintf(&longer, "export %s=%s; %s", key, quoted, whole) < 0)
             abort();
@@ -195,5 +273,7 @@ const struct verb verb_exec = {"exec", "exec NAME [options] [--] COMMAND [ARGUME
         "program "
         "stand\n"
         "before COMMAND.\n"
+        "When nothing comes for ten seconds it asks whether the sandbox still answers, and says so when it "
+        "does not.\n"
         "With --json the whole result is printed when the command ends.\n",
         run, .takes = "s."};

@@ -330,6 +330,9 @@ class FirstTenMinutes(rig.Case):
             (run_dir + ["create", "UPPER", "--from", "data"], 1, "a-z"), (run_dir + ["create", "box", "--from", "data", "--network", "some"], 1, "--network none"), (run_dir + ["create", "box", "--memory", "lots"], 2, "512M"),
             (run_dir + ["create", "box", "--ttl", "soon"], 2, "10m"), (run_dir + ["create", "box", "--env", "A B"], 2, "NAME=VALUE|A B"),
             (run_dir + ["create", "box", "--env-file", self.path("none")], 2, "cannot be read"),
+            (run_dir + ["create", "box", "--env-file", store], 2, "cannot be read"),    # a folder
+            (run_dir + ["template", "build", "warm", "--warm-code", store], 1, "cannot be read"),
+            (run_dir + ["create", "box", "--from", "data", "--env", "A B=1"], 1, '"A B".* blanks'), (run_dir + ["env", "set", "A B=1"], 1, '"A B".* blanks'),
             (run_dir + ["create", "box", "--label", "x"], 2, "NAME=VALUE"),
             (run_dir + ["volume", "show", "dta"], 1, 'did you mean "data"'), (run_dir + ["snapshots", "show", "pont"], 1, 'did you mean "point"'),
             (run_dir + ["template", "show", "agent-base"], 1, "ramet template build"), (run_dir + ["shell", "box"], 1, "ramet ls"),
@@ -360,6 +363,9 @@ class FirstTenMinutes(rig.Case):
                 self.assertEqual(code, status)
                 self.assertRegex(json.loads(out)["error"]["message"] + errors, said)
                 self.assertIn(json.loads(out)["error"]["message"], errors.split("\n")[0])
+        code, out, errors = run(*run_dir, "exec", "-t", "-e", "A.B=1", "box", "true")    # a line of the shell sets it
+        self.assertEqual((code, out), (2, ""), errors)
+        self.assertIn('"A.B"', errors)
 
     def test_input_that_cannot_be_read_is_no_empty_input(self):
         folder = os.open(self.daemon.store, os.O_RDONLY)

@@ -23,6 +23,7 @@ class Silent(rig.MachineCase):
         command = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "box", away],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.until(lambda: b"the port is away" in self.call("GET", "/box/logs").body)
+        self.assertIn("box does not answer", command.stderr.readline())    # by itself, while it waits
         for path, body in (("/box/snapshots", {"name": "no"}), ("/box/fork", {}), ("/box/stop", {})):
             answer = self.call("POST", path, body)
             self.assertIn(answer.status, (409, 503), (path, answer.body))
