@@ -30,6 +30,7 @@ static struct sandbox *take_next(struct sandboxes *all, const char *after, struc
     if (found != NULL) {
         found->references++;
         found->agent_users++; // so it stays
+        found->own_questions++;
         *ret_agent = found->agent;
     }
     pthread_mutex_unlock(&all->lock);
@@ -41,6 +42,7 @@ static void let_go(struct sandbox *sandbox)
     struct sandboxes *all = sandbox->all;
     pthread_mutex_lock(&all->lock);
     sandbox->agent_users--;
+    sandbox->own_questions--;
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
     sandbox_put(sandbox);

@@ -40,7 +40,7 @@ static enum deadline look(
     uint64_t elapsed = sandbox_moment_elapsed_ns(&record->since, now);
     if (sandbox_is_live(sandbox)) {
         uint64_t ttl = record->ttl_ms * 1000000, idle = record->idle_ms * 1000000;
-        bool used = sandbox->agent_users > 0 || (sandbox->op != NULL && !ours);
+        bool used = sandbox->agent_users > sandbox->own_questions || (sandbox->op != NULL && !ours);
         uint64_t quiet = used || now->boot_ns < sandbox->active_ns ? 0 : now->boot_ns - sandbox->active_ns;
         if (ttl != 0 && elapsed >= ttl)
             return DEADLINE_TTL;

@@ -80,6 +80,7 @@ struct sandbox {
     bool removed;            // (lock)
     unsigned references;     // (lock) threads that hold the pointer
     unsigned agent_users;    // (lock)
+    unsigned own_questions;  // (lock) of those, the daemon's own: nobody works with it for that
     uint64_t commands_total; // (lock) begun in it under this daemon
     struct agent *agent;     // (lock to read, op to change)
     uint64_t active_ns;      // (lock) when the last call into the guest or change ended, CLOCK_BOOTTIME

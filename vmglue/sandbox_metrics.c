@@ -130,7 +130,7 @@ int sandbox_metrics(struct sandboxes *all, const char *name, json_t **ret_json, 
     if (sandbox != NULL) {
         record = sandbox_record_copy(&sandbox->record);
         commands = sandbox->commands_total;
-        calls = sandbox->agent_users;
+        calls = sandbox->agent_users - sandbox->own_questions;
         pid = sandbox->vm == NULL ? 0 : sandbox->vm->pid;
         start_ticks = sandbox->vm == NULL ? 0 : sandbox->vm->start_time_ticks;
     }
