@@ -119,9 +119,8 @@ class Api(rig.Case):
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(self.daemon.run + "/api.sock")
             raw.sendall(b"PUT /v1/volumes/w/content HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + data[:300000])
-        self.daemon.ramet("volume", "ls")
-        while self.daemon.json("store", "stat")["volumes"] != 1:    # the test's time limit ends a wait in vain
-            pass
+            self.until(lambda: self.daemon.json("store", "stat")["volumes"] == 2)    # it has begun
+        self.until(lambda: self.daemon.json("store", "stat")["volumes"] == 1)
         self.daemon.ramet("volume", "create", "w", "1M")
 
 

@@ -263,8 +263,10 @@ class Boxes(rig.MachineCase):
         self.start_program("demo", "fill", FILL, "write")
         self.until(lambda: "guest waits" in self.daemon.json("show", "demo").get("reason", ""))
         self.assertEqual(self.daemon.json("show", "demo")["state"], "running")
-        self.daemon.ramet("snapshot", "demo", status=1)
-        self.assertIn("disk", self.daemon.stderr)
+        def is_refused_for_its_disk():    # else it was just tried whether there is room by now
+            self.daemon.ramet("snapshot", "demo", status=1)
+            return "disk" in self.daemon.stderr
+        self.until(is_refused_for_its_disk)
         self.daemon.ramet("volume", "rm", "ballast")
         self.until(lambda: "reason" not in self.daemon.json("show", "demo"))
         self.until(lambda: self.sh("demo", "ls") .split().count("done") == 1)

@@ -71,8 +71,11 @@ class Contexts(rig.Case):
         thread = threading.Thread(target=self.stream, args=(code, seen, context))
         thread.start()
         limit = time.monotonic() + rig.HANG_SECS
-        while not any(kind == "stdout" for kind, _ in seen):
-            self.assertTrue(thread.is_alive() and time.monotonic() < limit, seen)
+        while True:
+            alive = thread.is_alive()    # before it is looked: a short run may end meanwhile
+            if any(kind == "stdout" for kind, _ in seen):
+                break
+            self.assertTrue(alive and time.monotonic() < limit, seen)
             time.sleep(0.01)
         return thread, seen
 

@@ -26,6 +26,13 @@ class Environment(rig.Case):
         self.assertEqual(answer.status, status, answer.body[:300])
         return answer
 
+    def run_job(self, box, **body):
+        """A job, to its end."""
+        path = f"/v1/sandboxes/{box}/jobs"
+        job = self.daemon.call("POST", path, body)
+        self.assertEqual(job.status, 201, job.body)
+        self.until(lambda: self.daemon.call("GET", f"{path}/{job.json['id']}?wait_secs=60").json["state"] == "ended")
+
     def environ(self, box, **more):
         answer = self.daemon.call("POST", f"/v1/sandboxes/{box}/exec", {"command": "cat /proc/self/environ", "encoding": "base64", **more})
         self.assertEqual(answer.status, 200, answer.body[:300])
@@ -78,8 +85,7 @@ class Environment(rig.Case):
         def of_file(box, path):
             answer = self.daemon.call("GET", f"/v1/sandboxes/{box}/files/content?path={path}")
             return dict(pair.split("=", 1) for pair in answer.body.decode().split("\0") if pair)
-        job = self.daemon.call("POST", "/v1/sandboxes/bare/jobs", {"command": "cat /proc/self/environ > job-environ", "env": NASTY})
-        self.daemon.call("GET", f"/v1/sandboxes/bare/jobs/{job.json['id']}?wait_secs=60")
+        self.run_job("bare", command="cat /proc/self/environ > job-environ", env=NASTY)
         made = self.daemon.call("POST", "/v1/sandboxes/bare/contexts", {"id": "nasty", "language": "bash", "env": NASTY})
         self.assertEqual(made.status, 201, made.body)
         ran = self.daemon.call("POST", "/v1/sandboxes/bare/contexts/nasty/run", {"code": "env -0 > context-environ"})
@@ -97,8 +103,7 @@ class Environment(rig.Case):
                 self.assertEqual((answer.status, answer.code), (400, "validation.invalid"), (path, name))
                 self.assertIn(f'"{name}" cannot be the name of a variable: a name', answer.message)
                 self.assertNotIn(self.secret, answer.message)
-        job = self.daemon.call("POST", "/v1/sandboxes/box/jobs", {"command": "printf %s \"$SECRET\" > of-a-job"})
-        self.daemon.call("GET", f"/v1/sandboxes/box/jobs/{job.json['id']}?wait_secs=60")
+        self.run_job("box", command="printf %s \"$SECRET\" > of-a-job")
         self.assertEqual(self.daemon.ramet("exec", "box", "cat of-a-job"), self.secret)
         answer = self.daemon.call("POST", "/v1/sandboxes/box/contexts/bash/run", {"code": "echo $SECRET"})
         self.assertEqual(answer.json["stdout"], self.secret + "\n", answer.body)
