@@ -237,6 +237,8 @@ static int take_names(const json_t *body, struct sandbox_fork *fork, struct erro
     if (!json_is_array(names))
         return error_set(err, -EINVAL, "field \"names\" must be a list of strings");
     size_t count = json_array_size(names);
+    if (count == 0)
+        return error_set(err, -EINVAL, "field \"names\" is empty; leave it out, or name each child");
     if (json_object_get(body, "count") == NULL || json_is_null(json_object_get(body, "count")))
         fork->count = (unsigned)(count > SANDBOX_FORKS_MAX ? SANDBOX_FORKS_MAX + 1 : count);
     if (count != fork->count)

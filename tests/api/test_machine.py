@@ -89,6 +89,7 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         self.refuse(409, "sandbox.conflict", "POST", BOX + "/fork", {"names": ["nothing"]}, "nothing")
         self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"count": 2, "names": ["a"]}, "names")
         self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"names": ["a", "b", "a"]}, 'names.*"a" twice')
+        self.refuse(400, "validation.invalid", "POST", BOX + "/fork", {"names": []}, "names.*empty")
         self.assertEqual(self.daemon.call("POST", BOX + "/snapshots", {"name": "labelled"}).status, 201)
         self.refuse(413, "validation.too_large", "PATCH", "/v1/snapshots/labelled", {"labels": {"l": "x" * 300000}}, "labels.*256 KiB")
         self.assertEqual(self.daemon.call("DELETE", "/v1/snapshots/labelled").status, 204)
