@@ -206,7 +206,7 @@ static json_t *json_locked(struct sandbox *sandbox)
     if (record->more_count > 0)
         json_object_set_new(json, "disks", disks_json(sandbox));
     if (record->reason[0] != '\0')
-        json_object_set_new(json, "reason", json_string(record->reason));
+        json_object_set_new(json, "reason", json_fields_text(record->reason, strlen(record->reason)));
     if (record->state == SANDBOX_STOPPED || record->state == SANDBOX_FAILED)
         json_object_set_new(json, "memory_kept", json_boolean(record->machine.value != 0));
     if (sandbox->vm != NULL) {

@@ -77,10 +77,11 @@ static void encode_life(const struct sandbox_record *record, json_t *json)
 
 static json_t *encode(const struct sandbox_record *record)
 {
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:O}", "id", record->id, "state",
-            state_names[record->state], "reason", record->reason, "from", record->from, "start_mode",
-            record->start_mode, "cpus", (int)record->cpus, "memory_mb", (int)record->memory_mb, "network",
-            record->network);
+    // A reason may be the guest's or the VMM's words, cut anywhere.
+    json_t *json = json_pack("{s:s, s:s, s:o, s:s, s:s, s:i, s:i, s:O}", "id", record->id, "state",
+            state_names[record->state], "reason", json_fields_text(record->reason, strlen(record->reason)),
+            "from", record->from, "start_mode", record->start_mode, "cpus", (int)record->cpus, "memory_mb",
+            (int)record->memory_mb, "network", record->network);
     const struct {
         const char *name;
         uint64_t value;

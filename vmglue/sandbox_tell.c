@@ -40,11 +40,12 @@ void sandbox_tell_change(
         json_t *data = json_pack(
                 "{s:s, s:s}", "state", sandbox_state_name(after->state), "before", sandbox_state_name(was));
         if (after->reason[0] != '\0')
-            json_object_set_new(data, "reason", json_string(after->reason));
+            json_object_set_new(data, "reason", json_fields_text(after->reason, strlen(after->reason)));
         sandbox_tell(sandbox, "state", data);
     } else if (strcmp(before->reason, after->reason) != 0) {
-        sandbox_tell(sandbox, "trouble",
-                json_pack("{s:s?}", "reason", after->reason[0] == '\0' ? NULL : after->reason));
+        json_t *reason = after->reason[0] == '\0' ? json_null()
+                                                  : json_fields_text(after->reason, strlen(after->reason));
+        sandbox_tell(sandbox, "trouble", json_pack("{s:o}", "reason", reason));
     }
 }
 
