@@ -177,14 +177,20 @@ static void relay(struct http_request *request)
 
 // ---- connections that become something else ----
 
+static bool upgraded_must_stop(void *context)
+{
+    struct proxy *proxy = context;
+    return proxy_must_stop(proxy) || sandbox_agent_is_over(&proxy->use);
+}
+
 // What the guest said behind its head goes first, and so does what the client said.
 static void upgraded(struct http_request *request, void *context, int fd, const void *bytes, size_t size)
 {
     struct proxy *proxy = context;
     proxy->upgraded = true;
     if (fd >= 0 && (size == 0 || proxy_guest_send(proxy, bytes, size) == 0))
-        socket_pump_run(
-                proxy->connection.fd, fd, proxy->bytes + proxy->start, proxy->size, proxy_must_stop, proxy);
+        socket_pump_run(proxy->connection.fd, fd, proxy->bytes + proxy->start, proxy->size,
+                upgraded_must_stop, proxy);
     proxy_end(proxy);
     free(proxy);
 }

@@ -16,20 +16,23 @@
 enum { DIAL_MS = 15000 };
 
 struct port {
+    struct http_request *request;
     struct sandbox_agent use;
     int guest_fd;
 };
 
-static bool is_stopping(void *context)
+static bool must_stop(void *context)
 {
-    return http_request_is_stopping(context);
+    struct port *port = context;
+    return http_request_is_stopping(port->request) || sandbox_agent_is_over(&port->use);
 }
 
 static void upgraded(struct http_request *request, void *context, int fd, const void *bytes, size_t size)
 {
     struct port *port = context;
+    port->request = request;
     if (fd >= 0)
-        socket_pump_run(fd, port->guest_fd, bytes, size, is_stopping, request);
+        socket_pump_run(fd, port->guest_fd, bytes, size, must_stop, port);
     close(port->guest_fd);
     sandbox_agent_done(&port->use);
     free(port);

@@ -227,6 +227,8 @@ static void look_around(struct terminal *terminal)
     uint64_t silent_ms = (now - terminal->heard_ns) / 1000000;
     if (http_request_is_stopping(terminal->request))
         close_with(terminal, WEBSOCKET_CLOSE_GOING_AWAY, "the daemon is ending; connect again");
+    if (sandbox_agent_is_over(&terminal->call.use)) // and its last output is not taken
+        close_with(terminal, WEBSOCKET_CLOSE_GOING_AWAY, "the sandbox has ended");
     if (silent_ms > GONE_MS) {
         terminal->closed_by_client = true;
         close_with(terminal, WEBSOCKET_CLOSE_GOING_AWAY, "");

@@ -16,7 +16,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-enum { TURN_WAIT_SECS = 120 };
+enum { TURN_WAIT_SECS = 120, OVER_MS = 5000 };
 
 void sandbox_log(struct sandboxes *all, const char *format, ...)
 {
@@ -335,8 +335,10 @@ static int try_use(struct sandboxes *all, const char *name, struct sandbox_agent
     } else {
         sandbox->references++;
         sandbox->agent_users++;
-        *ret_use = (struct sandbox_agent){sandbox, sandbox->agent, json_deep_copy(sandbox->record.env),
-                json_deep_copy(sandbox->record.defaults)};
+        *ret_use = (struct sandbox_agent){.sandbox = sandbox,
+                .agent = sandbox->agent,
+                .env = json_deep_copy(sandbox->record.env),
+                .defaults = json_deep_copy(sandbox->record.defaults)};
         *ret_layered = !sandbox->record.no_environment;
     }
     pthread_mutex_unlock(&all->lock);
@@ -377,6 +379,16 @@ void sandbox_agent_done(struct sandbox_agent *use)
     pthread_cond_broadcast(&all->changed);
     put_locked(use->sandbox);
     pthread_mutex_unlock(&all->lock);
+}
+
+bool sandbox_agent_is_over(struct sandbox_agent *use)
+{
+    if (!agent_is_broken(use->agent))
+        return false;
+    uint64_t now = clock_monotonic_ns();
+    if (use->over_ns == 0)
+        use->over_ns = now;
+    return now - use->over_ns >= OVER_MS * 1000000ull;
 }
 
 void sandbox_set_end(struct sandbox *sandbox, const char *reason)

@@ -169,6 +169,7 @@ struct sandbox_agent {
     struct sandbox *sandbox;
     struct agent *agent;
     json_t *env, *defaults;
+    uint64_t over_ns; // when sandbox_agent_is_over first saw it, 0 = not yet
 };
 int sandbox_agent_use(
         struct sandboxes *all, const char *name, struct sandbox_agent *ret_use, struct error *err);
@@ -176,6 +177,9 @@ void sandbox_agent_done(struct sandbox_agent *use);
 // A call into the guest failed: when that is because the sandbox was stopped, paused, removed or the daemon
 // ends, the error becomes that (-ESHUTDOWN). To be called before sandbox_agent_done.
 void sandbox_agent_failed(const struct sandbox_agent *use, struct error *err);
+// For who passes the guest's bytes on at somebody's pace, to be asked now and then: the connection to the
+// agent has been over for some seconds, and the sandbox, which may be ending, waits for this use.
+bool sandbox_agent_is_over(struct sandbox_agent *use);
 
 // The last bytes that the guest wrote to its console, at most `limit`; also of one that has ended under this
 // daemon. *ret_text is malloc'ed and zero-terminated.

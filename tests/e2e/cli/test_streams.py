@@ -10,6 +10,22 @@ import threading
 import rig
 
 
+FLOOD = """
+import socket
+listener = socket.create_server(("127.0.0.1", 7000))
+print("ready", flush=True)
+sock, _ = listener.accept()
+sock.settimeout(1)
+try:
+    while True:
+        sock.sendall(b"x" * 65536)
+except TimeoutError:
+    print("full", flush=True)
+    sock.settimeout(None)
+    sock.recv(1)
+"""
+
+
 def blocks(response):
     """The events of an answer as they come, as (id, event, data); comments as (None, "comment", text)."""
     fields = {}
@@ -42,6 +58,10 @@ class Streams(rig.MachineCase):
         self.assertEqual(answer.status, 200, answer.body)
         return answer.json
 
+    def run_in(self, box, command):
+        answer = self.daemon.call("POST", f"/v1/sandboxes/{box}/exec", {"command": command})
+        self.assertEqual((answer.status, answer.json["exit_code"]), (200, 0), answer.body)
+
     def begin(self, method, path, body=None, last=None):
         """(the connection, its events)"""
         connection = rig.UnixConnection(self.daemon.run + "/api.sock")
@@ -62,7 +82,8 @@ class Streams(rig.MachineCase):
 
     def test_cases(self):
         for case in (self.A02_lines_in_data, self.A02_logs_of_jobs_that_break, self.A03_a_quiet_command,
-                     self.A03_a_deadline_ends_the_group, self.A03_clients_that_leave, self.terminal_through_tls):
+                     self.A03_a_deadline_ends_the_group, self.A03_clients_that_leave,
+                     self.A03_clients_that_do_not_read, self.terminal_through_tls):
             with self.subTest(case.__name__):
                 case()
 
@@ -161,6 +182,28 @@ class Streams(rig.MachineCase):
         self.leave(raw)
         self.assertEqual(self.daemon.call("GET", f"/v1/sandboxes/box/jobs/{job['id']}").json["state"], "running")
         self.daemon.call("DELETE", f"/v1/sandboxes/box/jobs/{job['id']}?kill=1")
+
+    def A03_clients_that_do_not_read(self):
+        """A sandbox ends although nobody takes what it says by a connection that is no HTTP any more."""
+        answer = self.daemon.call("POST", "/v1/sandboxes/box/fork", {"names": ["loud"]})
+        self.assertEqual(answer.status, 201, answer.body)
+        self.daemon.ramet("cp", self.write("flood.py", FLOOD.encode()), "loud:flood.py")
+        self.run_in("loud", "setsid python3 flood.py > flood.log 2>&1 < /dev/null &")
+        self.run_in("loud", "until grep -q ready flood.log; do sleep 0.1; done")
+        heads = ("GET /v1/sandboxes/loud/ports/7000 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
+                 "GET /v1/sandboxes/loud/exec/pty?command=yes HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                 f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n\r\n")
+        socks = []
+        for head in heads:
+            connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+            connection.connect()
+            connection.sock.sendall(head.encode())
+            self.assertIn(b" 101 ", connection.sock.recv(64))
+            socks.append(connection)
+        self.run_in("loud", "until grep -q full flood.log; do sleep 0.1; done")
+        self.assertEqual(self.daemon.call("DELETE", "/v1/sandboxes/loud").status, 204)
+        for connection in socks:
+            connection.close()
 
     def terminal_through_tls(self):
         """Upgrades over TLS: the connection's own thread carries the bytes, another speaks."""
