@@ -119,8 +119,8 @@ static json_t *address_text(const char *hex)
                                                                                         : json_string(text);
 }
 
-// A line of /proc/net/tcp: "  0: 0100007F:1F90 00000000:0000 0A ...", address and port in hexadecimal. ports:
-// the addresses of each, NULL = nobody listens.
+// One line of /proc/net/tcp: "  0: 0100007F:1F90 00000000:0000 0A ...", address and port in hexadecimal.
+// ports: the addresses of each, NULL = nobody listens.
 static void take_line(const char *line, json_t **ports)
 {
     char hex[40];
@@ -151,9 +151,11 @@ static int read_table(struct agent *agent, const char *path, json_t **ports, str
     table.text[0] = '\0';
     int r = agent_file_read(agent, path, take_table, &table, err);
     for (char *line = table.text; r >= 0 && line != NULL && *line != '\0';) {
+        char *end = strchr(line, '\n');
+        if (end != NULL)
+            *end = '\0'; // else sscanf goes over all that follows, for each line
         take_line(line, ports);
-        line = strchr(line, '\n');
-        line = line == NULL ? NULL : line + 1;
+        line = end == NULL ? NULL : end + 1;
     }
     free(table.text);
     return r;
