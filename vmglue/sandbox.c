@@ -365,7 +365,9 @@ int sandbox_agent_use(
         r = try_use(all, name, ret_use, &layered, err);
     if (r == 0)
         layer_environment(all, layered, ret_use);
-    return r == -ENOTCONN ? -EPIPE : r;
+    if (r == -ENOTCONN) // lost again
+        r = err->code = -EPIPE;
+    return r;
 }
 
 void sandbox_agent_done(struct sandbox_agent *use)
