@@ -134,22 +134,24 @@ static bool take_used(struct keys *keys, struct key *ret_copy)
     bool found = false;
     for (unsigned i = 0; !found && i < KEYS_BUCKETS; i++) {
         for (struct key *key = keys->buckets[i]; !found && key != NULL; key = key->next) {
-            found = key->used;
-            if (found)
-                *ret_copy = *key;
+            found = key->used && key->pass != keys->pass;
+            if (!found)
+                continue;
             key->used = false;
+            key->pass = keys->pass;
+            *ret_copy = *key;
         }
     }
     pthread_mutex_unlock(&keys->lock);
     return found;
 }
 
-// A store that has failed keeps none; nobody is told, the figure is for people.
-static void store_used(struct keys *keys)
+void keys_store_used(struct keys *keys)
 {
     struct key copy;
     pthread_mutex_lock(&keys->change_lock);
     forget_expired(keys, FORGET_SECS * SECOND_NS);
+    keys->pass++;
     while (take_used(keys, &copy))
         keys_record_put(keys, &copy, 0, NULL);
     pthread_mutex_unlock(&keys->change_lock);
@@ -165,7 +167,7 @@ static void *run(void *context)
         if (now - stored >= STORE_USED_SECS * SECOND_NS) { // also when the clock was set back
             stored = now;
             pthread_mutex_unlock(&keys->lock);
-            store_used(keys);
+            keys_store_used(keys);
             pthread_mutex_lock(&keys->lock);
             continue;
         }
@@ -209,7 +211,7 @@ struct keys *keys_stop(struct keys *keys)
         pthread_cond_broadcast(&keys->changed);
         pthread_mutex_unlock(&keys->lock);
         pthread_join(keys->thread, NULL);
-        store_used(keys);
+        keys_store_used(keys);
     }
     for (unsigned i = 0; i < KEYS_BUCKETS; i++) {
         while (keys->buckets[i] != NULL) {

@@ -18,6 +18,7 @@ struct key {
     struct doc_id doc;
     char request[KEYS_REQUEST_SIZE]; // that made it, or ""
     bool used;                       // last_used is not stored yet
+    unsigned pass;                   // of keys_store_used that took it last
     struct keys_caller *callers;     // who goes on with it
     struct key *next;
 };
@@ -27,6 +28,7 @@ struct keys {
     pthread_mutex_t change_lock, lock;
     pthread_cond_t changed; // CLOCK_REALTIME: a clock that is set wakes it
     pthread_t thread;       // ends what expires, stores what was used
+    unsigned pass;          // of keys_store_used (change_lock)
     bool runs, stopping;    // stopping: (lock)
     struct key *buckets[KEYS_BUCKETS];
     unsigned count;
@@ -34,6 +36,9 @@ struct keys {
 };
 
 struct key **keys_bucket(struct keys *keys, const char *lookup); // its 16 digits
+// Stores when keys were used last, each once: the next use of a busy one comes before it is written. A store
+// that has failed keeps none; nobody is told, the figure is for people.
+void keys_store_used(struct keys *keys);
 // ---- keys_record.c ----
 int keys_record_put(struct keys *keys, struct key *key, unsigned flags, struct error *err);
 int keys_record_delete(struct keys *keys, const struct key *key, struct error *err);
