@@ -157,8 +157,10 @@ static int put_doc(struct idempotency *all, struct entry *entry, const char *ans
     struct doc_id id = txn_doc_put(txn, &doc, answer, answer_size);
     free(doc.body);
     int r = txn_commit_wait(txn, 0, err);
+    pthread_mutex_lock(&all->lock); // who counts what is kept reads it
     if (r == 0)
         entry->doc = id;
+    pthread_mutex_unlock(&all->lock);
     return r;
 }
 
@@ -368,8 +370,8 @@ int idempotency_ask(struct idempotency *all, const char *tag, struct error *err)
 {
     pthread_mutex_lock(&all->lock);
     struct entry *entry = find_locked(all, tag);
-    pthread_mutex_unlock(&all->lock);
-    entry->asked = true; // nobody else changes one that runs
+    entry->asked = true;
+    pthread_mutex_unlock(&all->lock); // nobody else changes one that runs
     return put_doc(all, entry, NULL, 0, err);
 }
 
