@@ -284,31 +284,25 @@ int disks_snapshot(struct disks *disks, const char *volume, const char *name, co
     return r;
 }
 
-int disks_resize(struct disks *disks, const char *name, uint64_t size_bytes, struct error *err)
+int disks_change_volume(
+        struct disks *disks, const char *name, const char *new_name, uint64_t size_bytes, struct error *err)
 {
     struct disks_ref ref;
     int r = find_volume(disks, name, &ref, err);
-    if (r == 0)
+    if (r == 0 && size_bytes != 0)
         r = check_size(size_bytes, err);
-    if (r < 0)
-        return r;
-    struct txn *txn = txn_begin(disks->store);
-    txn_volume_resize(txn, ref.volume, size_bytes);
-    return txn_commit_wait(txn, TXN_DURABLE, err);
-}
-
-int disks_rename(struct disks *disks, const char *name, const char *new_name, struct error *err)
-{
-    struct disks_ref ref;
-    int r = find_volume(disks, name, &ref, err);
-    if (r == 0)
+    if (r == 0 && new_name != NULL)
         r = names_reserve(disks->names, NAMES_DATA, "volume", new_name, err);
-    if (r < 0)
+    if (r < 0 || (size_bytes == 0 && new_name == NULL))
         return r;
     struct txn *txn = txn_begin(disks->store);
-    txn_volume_rename(txn, ref.volume, new_name);
+    if (size_bytes != 0)
+        txn_volume_resize(txn, ref.volume, size_bytes);
+    if (new_name != NULL)
+        txn_volume_rename(txn, ref.volume, new_name);
     r = txn_commit_wait(txn, TXN_DURABLE, err);
-    names_release(disks->names, NAMES_DATA, new_name);
+    if (new_name != NULL)
+        names_release(disks->names, NAMES_DATA, new_name);
     return r;
 }
 

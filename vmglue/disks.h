@@ -43,8 +43,9 @@ int disks_snapshot(struct disks *disks, const char *volume, const char *name, co
         struct doc_id *ret_id, struct error *err);
 // Whose it is; "" = nobody's.
 struct made_by disks_made_by(struct disks *disks, const struct disks_ref *ref);
-int disks_resize(struct disks *disks, const char *name, uint64_t size_bytes, struct error *err);
-int disks_rename(struct disks *disks, const char *name, const char *new_name, struct error *err);
+// new_name NULL, size_bytes 0 = as it is. Both or none.
+int disks_change_volume(
+        struct disks *disks, const char *name, const char *new_name, uint64_t size_bytes, struct error *err);
 int disks_delete_volume(struct disks *disks, const char *name, struct error *err);
 // Of a disk or machine snapshot: another name, other labels (an object of strings); NULL = as they are.
 int disks_change_snapshot(struct disks *disks, const char *name, const char *new_name, const json_t *labels,

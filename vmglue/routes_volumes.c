@@ -123,10 +123,7 @@ static void change_volume(struct http_request *request)
     }
     if (!find(request, &ref))
         return;
-    if (size != 0)
-        r = disks_resize(&service->disks, name, size, &err);
-    if (r >= 0 && new_name != NULL)
-        r = disks_rename(&service->disks, name, new_name, &err);
+    r = disks_change_volume(&service->disks, name, new_name, size, &err);
     if (r < 0)
         http_reply_failure(request, "volume", &err);
     else

@@ -108,8 +108,12 @@ class Volumes(rig.Case):
         self.assertEqual(self.export("v"), b"\1" * MIB + bytes(2 * MIB))
         self.daemon.ramet("volume", "create", "w", "1M")
         self.daemon.ramet("volume", "rename", "v", "w", status=1)
+        self.assertEqual(self.daemon.call("PATCH", "/v1/volumes/v", {"name": "w", "size_bytes": 5 * MIB}).status, 409)
+        self.assertEqual(len(self.export("v")), 3 * MIB)    # both or none
         self.daemon.ramet("volume", "rename", "v", "x")
         self.assertEqual(len(self.export("x")), 3 * MIB)
+        self.assertEqual(self.daemon.call("PATCH", "/v1/volumes/x", {"name": "y", "size_bytes": 5 * MIB}).status, 200)
+        self.assertEqual(len(self.export("y")), 5 * MIB)
 
     def test_snapshots_are_read_only_by_nbd(self):
         self.daemon.ramet("volume", "create", "v", "1M")
