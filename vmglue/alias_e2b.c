@@ -21,7 +21,9 @@ static json_t *from_template(struct http_request *request, const json_t *value, 
 
 static json_t *from_internet(struct http_request *request, const json_t *value, struct error *err)
 {
-    return json_is_false(value) ? json_string("none") : NULL;
+    return json_is_true(value)    ? NULL
+           : json_is_false(value) ? json_string("none")
+                                  : json_incref((json_t *)value);
 }
 
 static json_t *from_pause(struct http_request *request, const json_t *value, struct error *err)
@@ -50,12 +52,27 @@ static bool is_everything(const json_t *list)
     return false;
 }
 
+// Missing, or what it should be: what is meant to close the network must not open it by being of another
+// type.
+static bool is_list(const json_t *value)
+{
+    return value == NULL || json_is_null(value) || json_is_array(value);
+}
+
 // What may be reached is a list here, never what may not. NULL without an error: everything.
 static json_t *policy_of(const json_t *config, struct error *err)
 {
     static const char *const refused[] = {
             "rules", "egressProxy", "dnsServers", "httpsPorts", "maskRequestHost", NULL};
     const json_t *allow = json_object_get(config, "allowOut"), *deny = json_object_get(config, "denyOut");
+    const json_t *internet = json_object_get(config, "allow_internet_access");
+    if (!is_list(allow) || !is_list(deny) ||
+            (internet != NULL && !json_is_null(internet) && !json_is_boolean(internet))) {
+        error_set(err, -EINVAL,
+                "field \"network\": \"allowOut\" and \"denyOut\" must be lists, and "
+                "\"allow_internet_access\" true or false");
+        return NULL;
+    }
     for (size_t i = 0; refused[i] != NULL; i++) {
         const json_t *value = json_object_get(config, refused[i]);
         if (json_is_string(value) || json_object_size(value) + json_array_size(value) > 0) {
@@ -63,7 +80,7 @@ static json_t *policy_of(const json_t *config, struct error *err)
             return NULL;
         }
     }
-    if (json_is_false(json_object_get(config, "allow_internet_access")))
+    if (json_is_false(internet))
         return json_string("none");
     if (json_array_size(deny) == 0 && json_array_size(allow) == 0)
         return NULL;
@@ -79,8 +96,8 @@ static json_t *policy_of(const json_t *config, struct error *err)
 
 static json_t *from_network(struct http_request *request, const json_t *value, struct error *err)
 {
-    return json_is_string(value) ? json_incref((json_t *)value) // from_internet was here
-                                 : policy_of(value, err);
+    return !json_is_object(value) ? json_incref((json_t *)value) // from_internet was here
+                                  : policy_of(value, err);
 }
 
 static const struct alias_field create_fields[] = {{"templateID", "from", from_template},

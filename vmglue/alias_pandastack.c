@@ -30,9 +30,11 @@ static json_t *from_mb(struct http_request *request, const json_t *value, struct
     return whole ? json_integer(mb << 20) : json_incref((json_t *)value);
 }
 
+// So many days that their seconds are no number stay days: as seconds they are too many, and are refused.
 static json_t *from_days(struct http_request *request, const json_t *value, struct error *err)
 {
-    return json_is_number(value) ? json_real(json_number_value(value) * 86400) : json_incref((json_t *)value);
+    json_t *secs = json_is_number(value) ? json_real(json_number_value(value) * 86400) : NULL;
+    return secs == NULL ? json_incref((json_t *)value) : secs;
 }
 
 // [{name, read_only}] to disks: each becomes a fork of the volume, seen at /volumes/NAME.

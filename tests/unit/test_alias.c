@@ -4,6 +4,7 @@
 #include "vmglue/alias.h"
 #include "vmglue/service.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,12 +105,76 @@ static void test_rows_fill_their_target(void **state)
     each_row(check_names);
 }
 
+static void check_numbers(const struct alias_row *row)
+{
+    const double numbers[] = {0, -1, 1.5, 1e300, 1e308, -1e308};
+    for (const struct alias_field *field = row->fields; field != NULL && field->theirs != NULL; field++)
+        for (size_t i = 0; field->convert != NULL && i < sizeof numbers / sizeof numbers[0]; i++) {
+            struct error err = {0};
+            json_t *number = json_real(numbers[i]), *converted = field->convert(NULL, number, &err);
+            if (converted == NULL && err.code == 0)
+                fail_msg("%s %s: %s of %g is left out", row->method, row->pattern, field->theirs, numbers[i]);
+            json_decref(converted);
+            json_decref(number);
+        }
+}
+
+// A limit that is too large must be refused, not be none.
+static void test_numbers_stay(void **state)
+{
+    each_row(check_numbers);
+}
+
+static const struct alias_field *creates(const char *theirs)
+{
+    const struct alias_row *row = alias_e2b;
+    while (strcmp(row->method, "POST") != 0 || strcmp(row->pattern, "/sandboxes") != 0)
+        row++;
+    const struct alias_field *field = row->fields;
+    while (strcmp(field->theirs, theirs) != 0)
+        field++;
+    return field;
+}
+
+// Nothing that says something of the network is left out, but what says that all may be reached: without the
+// field that is so.
+static void test_networks_stay(void **state)
+{
+    static const struct {
+        const char *field, *value, *native; // NULL = left out, "" = refused here
+    } cases[] = {{"allow_internet_access", "true", NULL}, {"allow_internet_access", "false", "\"none\""},
+            {"allow_internet_access", "0", "0"}, {"allow_internet_access", "\"false\"", "\"false\""},
+            {"network", "{}", NULL}, {"network", "7", "7"}, {"network", "[]", "[]"},
+            {"network", "{\"allow_internet_access\":false}", "\"none\""},
+            {"network", "{\"allow_internet_access\":0}", ""}, {"network", "{\"denyOut\":\"0.0.0.0/0\"}", ""},
+            {"network", "{\"allowOut\":\"10.0.0.0/8\"}", ""},
+            {"network", "{\"denyOut\":[\"0.0.0.0/0\"],\"allowOut\":null}", "\"none\""},
+            {"network", "{\"denyOut\":[\"0.0.0.0/0\"],\"allowOut\":[\"a.example\"]}",
+                    "{\"allow\":[\"a.example\"]}"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct error err = {0};
+        json_t *value = json_loads(cases[i].value, JSON_DECODE_ANY, NULL);
+        json_t *native = creates(cases[i].field)->convert(NULL, value, &err);
+        char *text = native == NULL ? NULL : json_dumps(native, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (cases[i].native != NULL && cases[i].native[0] != '\0')
+            assert_string_equal(text == NULL ? "(left out)" : text, cases[i].native);
+        else
+            assert_null(native);
+        assert_int_equal(err.code, cases[i].native == NULL || cases[i].native[0] != '\0' ? 0 : -EINVAL);
+        free(text);
+        json_decref(native);
+        json_decref(value);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test(test_rows_lead_somewhere),
             cmocka_unit_test(test_rows_hide_nothing),
             cmocka_unit_test(test_rows_fill_their_target),
+            cmocka_unit_test(test_numbers_stay),
+            cmocka_unit_test(test_networks_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
