@@ -347,9 +347,9 @@ static enum MHD_Result take_head(
             MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     request->method = strdup(method);
     request->path = strdup(url);
-    request->started = true;
     if (request->method == NULL || request->path == NULL || request->target == NULL)
         return MHD_NO;
+    request->started = true; // what ends now is in the lists and figures
     MHD_get_connection_values_n(request->connection, MHD_GET_ARGUMENT_KIND, add_query, request);
     if (request->server->config.metrics != NULL)
         http_metrics_begin(request->server->config.metrics);
