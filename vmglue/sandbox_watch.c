@@ -181,9 +181,11 @@ static void start_work(struct sandbox *sandbox, enum vm_event_kind kind, const c
     bool go = !all->quiesced;
     if (kind == VM_EVENT_IO_ERROR)
         go = sandbox->io_errors++ == 0 && go;
-    go = go && sandbox_worker_start_locked(all, work_thread, work) == 0;
+    bool began = go && sandbox_worker_start_locked(all, work_thread, work) == 0;
+    if (go && !began && kind == VM_EVENT_IO_ERROR)
+        sandbox->io_errors = 0; // the next one tries again
     pthread_mutex_unlock(&all->lock);
-    if (!go)
+    if (!began)
         free(work);
 }
 
