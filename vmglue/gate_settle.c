@@ -100,8 +100,9 @@ static void remove_children(struct gate *gate, json_t *children, json_t *snapsho
 {
     size_t i;
     json_t *child;
+    struct error err; // the log has it
     json_array_foreach(children, i, child)
-            sandbox_remove(gate->service->sandboxes, json_fields_get_text(child, "id"), NULL);
+            sandbox_remove(gate->service->sandboxes, json_fields_get_text(child, "id"), &err);
     if (snapshot != NULL)
         disks_delete_snapshot(&gate->service->disks, json_fields_get_text(snapshot, "id"), NULL);
 }
