@@ -10,6 +10,8 @@
 
 static const char *type_name(const json_t *value)
 {
+    if (value == NULL)
+        return "nothing that can be read";
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         return "an object";

@@ -66,7 +66,8 @@ static int take_defaults(struct template_build *build, const char *path, struct 
         return error_set(err, r, "the image's configuration cannot be read: %s", strerror(-r));
     json_t *json = json_loads(bytes, 0, NULL);
     free(bytes);
-    r = json_fields_check(json, known, err);
+    // A zero character or half a surrogate pair in a foreign image's words is no JSON here.
+    r = json == NULL ? error_set(err, -EINVAL, "it cannot be read") : json_fields_check(json, known, err);
     if (r == 0)
         r = json_fields_string_map(json, "env", &env, err);
     for (size_t i = 1; r >= 0 && known[i] != NULL; i++)

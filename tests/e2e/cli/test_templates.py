@@ -1,14 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates on real machines: every source, what comes of each, and that nothing is left of a build that ended early."""
+import hashlib
+import io
+import json
 import os
 import signal
 import subprocess
+import tarfile
 import tempfile
 import time
 
 import rig
 
 LONG = bool(os.environ.get("RAMET_TEST_LONG"))
+
+
+def saved_image(config):
+    """An archive of `docker save` with nothing but /etc in it."""
+    def archive(files):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            for name, data in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return out.getvalue()
+
+    layer = archive({"etc/hostname": b"x\n"})
+    text = json.dumps({"os": "linux", "architecture": "amd64", "config": config,
+                       "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]}}).encode()
+    name = hashlib.sha256(text).hexdigest() + ".json"
+    manifest = json.dumps([{"Config": name, "RepoTags": ["made:latest"], "Layers": ["layer.tar"]}]).encode()
+    return archive({name: text, "layer.tar": layer, "manifest.json": manifest})
 
 
 class Templates(rig.Case):
@@ -106,7 +129,10 @@ class Templates(rig.Case):
             self.assertIn(words, self.daemon.stderr)    # the log goes there too
         self.build("mine", "--tar", self.write("bad", b""), status=1)
         self.assertIn("empty", self.daemon.stderr)
-        [first, second] = self.daemon.call("GET", "/v1/templates/builds").json["builds"]
+        for user in ("a\0b", "\ud800"):    # what an image says of itself, and the daemon's JSON cannot hold
+            self.build("words", "--oci", self.write("bad", saved_image({"User": user})), status=1)
+            self.assertIn("configuration", self.daemon.stderr)
+        [first, second, *_] = self.daemon.call("GET", "/v1/templates/builds").json["builds"]
         self.assertEqual((first["state"], second["state"], first["name"]), ("failed", "failed", "mine"))
         self.assertIn("no tar archive", self.daemon.ramet("template", "log", first["id"]))
         self.assertEqual(self.daemon.call("DELETE", "/v1/templates/builds/" + first["id"]).json["cancelled"], False)
