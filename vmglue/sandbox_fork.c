@@ -219,11 +219,12 @@ static int capture_source(struct fork_work *work, struct capture_result *ret_res
     return r;
 }
 
-// A nameless machine snapshot has done its work when the children run; a named one is the user's.
-static json_t *finish_snapshot(struct fork_work *work, const struct capture_result *result)
+// A nameless machine snapshot has done its work when the children run; a named one is the user's, unless none
+// run: then nothing is left.
+static json_t *finish_snapshot(struct fork_work *work, const struct capture_result *result, bool running)
 {
     struct service *service = work->all->config.service;
-    if (work->fork->snapshot != NULL) {
+    if (work->fork->snapshot != NULL && running) {
         snapshot_state_written(service->snapshots, result->ids.machine);
         return json_string(work->fork->snapshot);
     }
@@ -270,7 +271,7 @@ static int fork_source(struct fork_work *work, json_t **ret_json, struct error *
                 json_pack("{s:s, s:i}", "tree_id", work->records[0].tree, "count", (int)work->fork->count));
         sandbox_step(work->source, STEP_FORK_RUNNING);
     }
-    json_t *snapshot = finish_snapshot(work, &result);
+    json_t *snapshot = finish_snapshot(work, &result, r == 0);
     if (r == 0)
         *ret_json = fork_json(work, &result, snapshot);
     else

@@ -157,6 +157,16 @@ class Steps(rig.MachineCase):
                     yield change, call, step, way, decided
                 turn += 1
 
+    def fork_that_fails(self):
+        """All run or none is left: nor is the snapshot that was to be kept."""
+        self.prepare("fork")
+        self.restart(RAMET_TEST_STOP_AT="vm.started:vmm")
+        answer = self.call("POST", "/a/fork", {"names": ["new"], "snapshot": "extra"})
+        self.assertGreaterEqual(answer.status, 500, answer.body)
+        self.assertNotIn("new", self.states())
+        self.assertEqual([one["name"] for one in self.daemon.json("snapshots")], ["point"])
+        self.assertEqual(self.owned.problems(), [], self.daemon.log())
+
     def test_every_step(self):
         names = subprocess.run([rig.BIN + "/rametd", "--steps"], capture_output=True, text=True, check=True).stdout.split()
         names = [name for name in names if not name.startswith("pool.")]    # test_pool.py tries these
@@ -168,6 +178,7 @@ class Steps(rig.MachineCase):
             with self.subTest(change=change, step=step, way=way):
                 self.die_at(change, call, step, way, decided)
             print(f"{change} {step} {way}: {time.monotonic() - begun:.1f} s", flush=True)
+        self.fork_that_fails()
 
 
 if __name__ == "__main__":
