@@ -74,11 +74,21 @@ static bool is_parked(const struct sandbox *sandbox)
     return sandbox->record.state == SANDBOX_PARKED && !sandbox->removed;
 }
 
+// Those that are being put to rest, or ended, count too: no more are made for them.
 static unsigned count_locked(const struct sandboxes *all, struct doc_id machine)
 {
     unsigned count = 0;
     for (const struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
         count += is_parked(sandbox) && sandbox->snapshot.value == machine.value && sandbox->op != TAKING;
+    return count;
+}
+
+// Those that a create would take now.
+static unsigned count_free_locked(const struct sandboxes *all, struct doc_id machine)
+{
+    unsigned count = 0;
+    for (const struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next)
+        count += is_parked(sandbox) && sandbox->op == NULL && sandbox->snapshot.value == machine.value;
     return count;
 }
 
@@ -472,7 +482,7 @@ json_t *sandbox_pool_json(struct sandboxes *all)
         struct doc doc;
         if (entry->machine.value == 0 || store_doc_get(all->store, entry->machine, &doc) < 0)
             continue;
-        unsigned count = count_locked(all, entry->machine);
+        unsigned count = count_free_locked(all, entry->machine);
         parked += count;
         json_array_append_new(
                 snapshots, json_pack("{s:s, s:i, s:I, s:I}", "name", doc.name, "parked", (int)count, "taken",

@@ -54,10 +54,11 @@ class Pool(rig.MachineCase):
 
     def check_one(self, name, template):
         """It is somebody of its own; returns what it drew since."""
+        began = time.time()
         who = self.sh(name, "hostname; cat /etc/machine-id; cat /proc/sys/kernel/random/boot_id; date +%s").split()
         self.assertEqual(who[0], name)
         self.assertNotEqual(who[1], template["machine_id"])
-        self.assertLess(abs(int(who[3]) - time.time()), 60)    # it stood still for as long as it was parked
+        self.assertTrue(began - 60 < int(who[3]) < time.time() + 60, who)    # it stood still for as long as it was parked
         draws = self.sh(name, "n=$(wc -l < draws); while [ $(wc -l < draws) -lt $((n + 5)) ]; do sleep 0.05; done; "
                               "cat draws").split()
         self.assertEqual(draws[:len(template["draws"])], template["draws"])
