@@ -40,7 +40,7 @@ class Silent(rig.MachineCase):
 
     def panic(self):
         self.daemon.ramet("create", "box", "--from", "point")
-        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "--timeout", "30", "box",
+        subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "exec", "-u", "root", "--timeout", str(rig.HANG_SECS), "box",
                         "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger"], capture_output=True)
         self.until(lambda: self.state("box") == "failed")
         self.assertIn("panic", self.daemon.json("show", "box")["reason"])

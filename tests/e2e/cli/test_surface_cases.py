@@ -15,6 +15,7 @@ from test_jobs import Socket
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LONG = os.environ.get("RAMET_TEST_LONG") == "1"
+TURNS = 2000    # of 50 ms and more, in which something that must end has ended
 
 
 class TcpSocket(Socket):
@@ -215,8 +216,8 @@ class Surface(rig.Case):
     # ---- A09 ----
 
     def none_left(self, command):
-        self.sh(f"for i in $(seq 600); do pgrep -f '^{command}' > /dev/null || exit 0; sleep 0.05; done; exit 1")
-        self.sh("for i in $(seq 600); do [ $(cat /proc/sys/kernel/pty/nr) = 0 ] && exit 0; sleep 0.05; done; exit 1")
+        self.sh(f"for i in $(seq {TURNS}); do pgrep -f '^{command}' > /dev/null || exit 0; sleep 0.05; done; exit 1")
+        self.sh(f"for i in $(seq {TURNS}); do [ $(cat /proc/sys/kernel/pty/nr) = 0 ] && exit 0; sleep 0.05; done; exit 1")
 
     def pty(self, command="sleep+4711"):
         return TcpSocket(self, "/v1/sandboxes/box/exec/pty?command=" + command)
@@ -278,7 +279,7 @@ class Surface(rig.Case):
         ws.type("after\n")
         ws.until("after\r\nafter")
         self.daemon.ramet("fork", "box", "--name", "kid")
-        self.daemon.ramet("exec", "kid", "for i in $(seq 600); do [ $(cat /proc/sys/kernel/pty/nr) = 0 ] && exit 0; sleep 0.05; done; exit 1")
+        self.daemon.ramet("exec", "kid", f"for i in $(seq {TURNS}); do [ $(cat /proc/sys/kernel/pty/nr) = 0 ] && exit 0; sleep 0.05; done; exit 1")
         ws.type("still\n")
         ws.until("still\r\nstill")
         self.daemon.ramet("stop", "box")

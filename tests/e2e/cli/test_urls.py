@@ -13,6 +13,7 @@ import rig
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GUESSERS, GUESSES_MAX = 20, 1000
+LEAVES_MAX = 20
 HOSTILE = 20    # answers in port_server.py
 
 
@@ -279,12 +280,16 @@ class Urls(rig.Case):
         """A server that has answered before the body came is heard, however long the body would be, and never replaced by a 502."""
         path = self.url["path"]
         for target in "refuse", "refuse?hold":
-            # Who waits for leave gets the answer and sends nothing.
-            sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {10 << 20}\r\n\r\n".encode())
-            data = self.all_of(sock)
+            # Who waits for leave gets the answer and sends nothing. A guest that takes longer than a second to answer is slow alone:
+            # then there is leave, and after it the answer; it is asked again.
+            for _ in range(LEAVES_MAX):
+                sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {10 << 20}\r\n\r\n".encode())
+                data = self.all_of(sock)
+                self.assertTrue(data.endswith(b"who are you"), data)
+                self.step_if_held(target)
+                if not data.startswith(b"HTTP/1.1 100 "):
+                    break
             self.assertTrue(data.startswith(b"HTTP/1.1 401 "), data)
-            self.assertTrue(data.endswith(b"who are you"), data)
-            self.step_if_held(target)
             # Who sends for ever hears it under way.
             sock = self.raw(f"POST {path}{target} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
             sender = threading.Thread(target=send_for_ever, args=(sock,), daemon=True)

@@ -45,15 +45,26 @@ class Volumes(rig.Case):
             self.assertLess(time.monotonic(), limit, "waited in vain")
             time.sleep(0.02)
 
+    def stopped_copiers(self):
+        """The processes that copy at this moment, which are stopped by it."""
+        for pid, words in rig.commands():
+            if words[0] == "qemu-img" and "convert" in words and self.root in words[-1]:
+                try:
+                    os.kill(pid, signal.SIGSTOP)
+                    yield pid
+                except ProcessLookupError:
+                    pass    # it has ended
+
     def test_a_copy_may_take_longer_than_the_daemon_is_quiet(self):
         """The stream that holds a transfer open gets a comment after ten quiet seconds; it must not end the copy."""
         self.daemon.ramet("volume", "import", "v", self.slow_file(), "--format", "raw")
-        child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "export", "v", self.path("out")],
-                                 stdout=subprocess.DEVNULL)
         copier = []
-        self.wait(lambda: copier.extend(pid for pid, words in rig.commands() if words[0] == "qemu-img" and "convert" in words and
-                                        self.root in words[-1]) or copier or child.poll() is not None)
-        os.kill(copier[0], signal.SIGSTOP)
+        while not copier:    # one that is over before it is seen is made again
+            if os.path.exists(self.path("out")):
+                os.unlink(self.path("out"))
+            child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "export", "v", self.path("out")],
+                                     stdout=subprocess.DEVNULL)
+            self.wait(lambda: copier.extend(self.stopped_copiers()) or copier or child.poll() is not None)
         time.sleep(12)    # not a wait for anything: the time that it is to be slow
         os.kill(copier[0], signal.SIGCONT)
         self.assertEqual(child.wait(rig.HANG_SECS), 0)
@@ -211,7 +222,7 @@ class Owners(rig.Case):
     def test_a_clean_end_leaves_nothing_behind(self):
         self.daemon.stop()
         self.assertEqual([n for n in os.listdir(self.daemon.run) if n.endswith(".sock")], [])
-        self.assertEqual(self.daemon.keeper_pids(), [])
+        self.wait(lambda: self.daemon.keeper_pids() == [])    # it answers before it is gone
         with open("/proc/mounts") as mounts:
             self.assertNotIn(self.daemon.run, mounts.read())
 
