@@ -115,15 +115,18 @@ class PythonCalls(MachineCase):
             self.failure(404, "file.not_found", each.list_files, self.box, "d")
 
     def test_ports(self):
-        self.client.start_job(self.box, {"command": "python3 -c \"import socket\ns = socket.create_server(('127.0.0.1', 7070))\n"
-                                         "while True:\n c = s.accept()[0]\n c.settimeout(0.2)\n try: http = c.recv(9999)\n except OSError: http = b''\n"
-                                         " c.sendall((b'HTTP/1.0 200 OK\\r\\n\\r\\n' if http else b'') + b'hello')\n c.close()\""})
+        # Two servers: one speaks first, the other one when it was asked.
+        self.client.start_job(self.box, {"command": "python3 -c \"import socket, threading\ndef serve(s, asked):\n while True:\n"
+                                         "  c = s.accept()[0]\n  got = b'' if asked else b'\\r\\n\\r\\n'\n"
+                                         "  while b'\\r\\n\\r\\n' not in got: got += c.recv(9999) or b'\\r\\n\\r\\n'\n"
+                                         "  c.sendall((b'HTTP/1.0 200 OK\\r\\n\\r\\n' if asked else b'') + b'hello')\n  c.close()\n"
+                                         "for port in 7071, 7070: threading.Thread(target=serve, args=(socket.create_server(('127.0.0.1', port)), port == 7071)).start()\""})
         for each in self.both():
             sock = self.until(lambda: self.try_port(each))
             with sock:
                 self.assertEqual(sock.makefile("rb").read(5), b"hello")
             self.assertIn(7070, [one["port"] for one in each.list_ports(self.box)])
-            made = each.create_url(self.box, 7070, ttl_secs=600)
+            made = each.create_url(self.box, 7071, ttl_secs=600)
             with urllib.request.urlopen(made["url"]) as answer:
                 self.assertEqual(answer.read(), b"hello")
             self.assertEqual([one["id"] for one in each.list_urls(self.box)], [made["id"]])

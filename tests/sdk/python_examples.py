@@ -65,7 +65,9 @@ class PythonExamples(MachineCase):
             self.assertIn(words, tour)
         with open(os.path.join(machines.machines.root, "chart.png"), "rb") as file:
             self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
-        self.assertEqual([line for line in twin.splitlines() if line], ["stdout 1", "stdout 2", "stdout 3", "exit "])
+        self.assertTrue(twin.startswith("stdout 1\n"), twin)
+        # On a slow host two lines may come in one event.
+        self.assertEqual([word for word in twin.split() if word != "stdout"], ["1", "2", "3", "exit"])
 
     @unittest.skipUnless(os.environ.get("RAMET_TEST_LONG"), "a new kernel that loads pandas: with RAMET_TEST_LONG=1")
     def test_readme_of_the_project(self):
