@@ -210,6 +210,8 @@ class ErrorTest(ErrorCase):
                 ("PATCH", "/v1/volumes/data", {"name": "morning"}), ("PUT", "/v1/volumes/data/content", b"x" * 512),
                 ("POST", "/v1/imports", {"name": "data", "size_bytes": 4096})):
             self.refuse(409, "volume.conflict", method, path, body, "data|morning")
+        self.refuse(409, "snapshot.conflict", "PATCH", "/v1/snapshots/morning", {"name": "data"}, "data")
+        self.refuse(409, "template.conflict", "POST", "/v1/templates", {"name": "morning", "volume": "data"}, "morning")
         archive = self.daemon.call("POST", "/v1/store/export", {"names": ["morning"]}).body
         self.refuse(409, "name.conflict", "POST", "/v1/store/import", archive, "morning")
         self.refuse(400, "validation.invalid", "POST", "/v1/store/import?prefix=x-", archive[:-100], "byte")

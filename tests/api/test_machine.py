@@ -105,6 +105,11 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         self.refuse(400, "validation.invalid", "GET", BOX + "/ports/80", says="Upgrade")
         self.refuse(502, "port.refused", "GET", BOX + "/ports/9", headers={"Upgrade": "tcp"}, says="9")
         self.refuse(400, "validation.invalid", "GET", BOX + "/exec/pty", says="Upgrade")
+        made = [self.daemon.call("POST", BOX + "/urls", {"host_port": 80}) for _ in range(64)]
+        self.assertEqual({answer.status for answer in made}, {201})
+        self.refuse(409, "url.too_many", "POST", BOX + "/urls", {"host_port": 80}, "64")
+        for answer in made:
+            self.assertEqual(self.daemon.call("DELETE", BOX + "/urls/" + answer.json["id"]).status, 204)
 
     def file_errors(self):
         content = BOX + "/files/content?path="
@@ -158,6 +163,8 @@ class MachineTest(results.ResultCases, test_errors.ErrorCase):
         for method, path, body in (("POST", "/exec", {"command": "true"}), ("GET", "/files?path=.", None), ("GET", "/jobs", None),
                                    ("GET", "/contexts", None), ("PUT", "/files/content?path=x", b"x")):
             self.refuse(409, "sandbox.invalid_state", method, BOX + path, body, "paused.*resume")
+        self.refuse(409, "pty.invalid_state", "GET", BOX + "/exec/pty", says="paused.*resume", headers={
+            "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="})
         self.assertEqual(self.daemon.call("POST", BOX + "/resume", {}).status, 200)
         self.assertEqual(self.daemon.call("POST", BOX + "/stop", {"memory": False, "force": True}).status, 200)
         for method, path, body in (("POST", "/exec", {"command": "true"}), ("POST", "/pause", {}), ("POST", "/snapshots", {}),

@@ -219,8 +219,13 @@ class Templates(rig.Case):
             self.refused("being made at this moment", {"name": "mine", "volume": "disk"}, 409)
             waiting = self.daemon.call("POST", "/v1/templates", {"name": "later", "volume": "disk"}).json
             self.assertEqual((waiting["state"], waiting["step"]), ("queued", ""))
-            for _ in range(2):
-                self.assertTrue(self.daemon.json("template", "cancel", waiting["id"])["cancelled"])
+            upload = self.daemon.call("PUT", "/v1/templates/uploads", b"no archive").json["upload"]
+            user = self.daemon.call("POST", "/v1/templates", {"name": "third", "tar": upload}).json
+            taken = self.daemon.call("DELETE", "/v1/templates/uploads/" + upload)
+            self.assertEqual((taken.status, taken.code), (409, "upload.invalid_state"))
+            self.refused("belongs to another build", {"name": "fourth", "tar": upload}, 409)
+            for build in (waiting, waiting, user):
+                self.assertTrue(self.daemon.json("template", "cancel", build["id"])["cancelled"])
             child.send_signal(signal.SIGINT)
             self.assertEqual(child.wait(rig.HANG_SECS), 130)
 
@@ -228,7 +233,7 @@ class Templates(rig.Case):
             return all(one["state"] == "failed" for one in self.daemon.call("GET", "/v1/templates/builds").json["builds"])
         self.until(ended, "the builds to end")
         self.assertEqual([one["error"]["code"] for one in self.daemon.call("GET", "/v1/templates/builds").json["builds"]][1:],
-                         ["template.cancelled"] * 2)
+                         ["template.cancelled"] * 3)
         self.check_nothing_left(volumes=["disk"])
         self.killed_daemon()
 

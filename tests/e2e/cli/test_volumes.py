@@ -145,6 +145,8 @@ class Volumes(rig.Case):
         client.stdout.readline()
         self.daemon.ramet("volume", "rm", "v", status=1)
         self.assertIn("in use", self.daemon.stderr)
+        answer = self.daemon.call("DELETE", "/v1/volumes/v")
+        self.assertEqual((answer.status, answer.code), (409, "volume.invalid_state"))
         client.communicate("quit\n")
         self.wait(lambda: subprocess.run([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "rm", "v"],
                                          capture_output=True).returncode == 0)
