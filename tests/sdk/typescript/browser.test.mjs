@@ -71,7 +71,7 @@ class Browser {
 
 before(async () => {
   server = http.createServer((request, response) => void serve(request, response).catch((error) => response.destroy(error)));
-  await new Promise((resolve) => server.listen(Number(process.env.RAMET_PAGE_PORT), "127.0.0.1", resolve));
+  await new Promise((resolve) => server.listen({ fd: Number(process.env.RAMET_PAGE_FD) }, resolve));
   browser = new Browser(process.env.RAMET_CHROMIUM, `${folder}/profile`);
 });
 
@@ -88,7 +88,7 @@ test("a page with a short-lived key has a sandbox of its own", async () => {
   const tell = (method, params) => browser.send(method, params, sessionId);
   await tell("Page.enable");
   const loaded = browser.once("Page.loadEventFired");
-  await tell("Page.navigate", { url: `http://127.0.0.1:${process.env.RAMET_PAGE_PORT}/` });
+  await tell("Page.navigate", { url: `${process.env.RAMET_PAGE}/` });
   await loaded;
   const answer = await tell("Runtime.evaluate", { expression: "finished", awaitPromise: true, returnByValue: true });
   const seen = answer.result.value;

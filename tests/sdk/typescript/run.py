@@ -33,7 +33,7 @@ AGENTS_NODE = 20    # what @openai/agents needs at least
 QUIETLY = ["--no-audit", "--no-fund", "--prefer-offline", "--ignore-scripts"]
 # What npm says when it is the network that fails.
 OUT_OF_REACH = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT"
-                          r"|E5\d\d|E403)\b")
+                          r"|EPIPE|FETCH_ERROR|ERR_STREAM_PREMATURE_CLOSE|E5\d\d|E403|E408|E429)\b")
 
 
 def run(command, folder, what):
@@ -224,19 +224,24 @@ def compare_surface(folder, built):
 def with_machine(folder, suite):
     """Every sandbox of the tests resumes one machine that was booted for all."""
     warm.need()
-    # The page of the browser's test comes from an address of its own, which the daemon must be told.
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        page_port = free.getsockname()[1]
-    machine = warm.WarmDaemon("ts", "--cors-origin", f"http://127.0.0.1:{page_port}")
+    # The page of the browser's test comes from an address of its own, which the daemon must be told: a socket that is the test's
+    # from here on, since a port that is let go of may be another's by then.
+    with socket.create_server(("127.0.0.1", 0)) as page:
+        return with_page(folder, suite, page)
+
+
+def with_page(folder, suite, page):
+    address = f"http://127.0.0.1:{page.getsockname()[1]}"
+    machine = warm.WarmDaemon("ts", "--cors-origin", address)
     failed = True
     try:
         # What sandboxes are made of when nobody says of what: here the same machine.
         machine.daemon.ramet("create", "first", "--from", warm.TEMPLATE)
         machine.daemon.ramet("snapshot", "first", "--name", "agent-base")
         machine.daemon.ramet("rm", "--force", "first")
-        status = subprocess.run(["node", f"{suite}.test.mjs"], cwd=folder, env={
+        status = subprocess.run(["node", f"{suite}.test.mjs"], cwd=folder, pass_fds=[page.fileno()], env={
             **os.environ, "RAMET_API": machine.url, "RAMET_API_KEY": machine.key, "RAMET_TEST_FOLDER": machine.root,
-            "RAMET_MODEL_SERVER": os.path.join(ROOT, "tests", "sdk", "model_server.py"), "RAMET_PAGE_PORT": str(page_port),
+            "RAMET_MODEL_SERVER": os.path.join(ROOT, "tests", "sdk", "model_server.py"), "RAMET_PAGE": address, "RAMET_PAGE_FD": str(page.fileno()),
             "RAMET_CHROMIUM": chromium() or ""}).returncode
         failed = status != 0
         return status
