@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 QUICKSTART = os.path.join(ROOT, "tools/quickstart")
@@ -12,12 +13,27 @@ ROWS = ["cold boot to the first answer", "snapshot: the machine was paused for",
         "start to first answer", "host memory of a fork",
         "template: disk, boot, warm kernel, captured", "a cell in its Python kernel", "its first cell",
         "<- kept", "eight branches made, run, scored, one promoted"]
+HANG_SECS = 300    # only for what does not end
 
 
 def fail(words, output):
     print(output)
     print(f"quickstart: {words}")
     sys.exit(1)
+
+
+def processes(run):
+    """The command lines that name the run directory."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read()
+        except OSError:
+            continue
+        if run.encode() in words:
+            found.append(words)
+    return found
 
 
 def check_nothing_left(output):
@@ -31,14 +47,11 @@ def check_nothing_left(output):
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         if run + "/" in mounts.read():
             fail(f"something is still mounted below {run}", output)
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read()
-        except OSError:
-            continue
-        if run.encode() in words:
-            fail(f"process {pid} still runs: {words}", output)
+    limit = time.monotonic() + HANG_SECS
+    while left := processes(run):    # who has answered that he ends may not have ended yet
+        if time.monotonic() > limit:
+            fail(f"these processes still run: {left}", output)
+        time.sleep(0.05)
     if os.path.exists(os.path.join(ROOT, "build/quickstart/store")):
         fail("its store is still there", output)
 
