@@ -169,12 +169,15 @@ def branches(box):
 
 def outside(box):
     native("POST", f"/v1/sandboxes/{box.id}/exec", {"command": "echo said on the console > /dev/console", "user": "root"})
-    check("logs", "said on the console" in list(box.logs()))
+    limit = threading.Event()
+    while "said on the console" not in (seen := list(box.logs())):    # the console is slower than the answer
+        limit.wait(0.1)
+    check("logs", "said on the console" in seen)
     follower = box.logs(follow=True)
     check("logs follow", next(follower) == "said on the console")
     follower.close()
     box.exec("nohup python3 -m http.server 8000 > /dev/null 2>&1 &")
-    seen, limit = {}, threading.Event()
+    seen = {}
     while 8000 not in seen and not limit.wait(0.2):
         seen = box.preview_urls()
     check("preview_urls", seen == {8000: box.preview_url(8000)}, seen)
