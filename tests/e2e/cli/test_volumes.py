@@ -224,7 +224,7 @@ class Owners(rig.Case):
     def test_a_clean_end_leaves_nothing_behind(self):
         self.daemon.stop()
         self.assertEqual([n for n in os.listdir(self.daemon.run) if n.endswith(".sock")], [])
-        self.wait(lambda: self.daemon.keeper_pids() == [])    # it answers before it is gone
+        self.until(lambda: self.daemon.keeper_pids() == [])    # it answers before it is gone
         with open("/proc/mounts") as mounts:
             self.assertNotIn(self.daemon.run, mounts.read())
 
