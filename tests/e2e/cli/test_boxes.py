@@ -115,6 +115,12 @@ class Boxes(rig.MachineCase):
             answer = self.daemon.call("POST", f"/v1/sandboxes/{name}/exec", body)
             self.assertIn(answer.status, (400, 404), answer.body)
             self.assertIn(says, answer.message)
+        # What a new user meets who has not taken the template for it.
+        answer = self.daemon.call("POST", f"/v1/sandboxes/{name}/contexts", {})
+        self.assertEqual((answer.status, answer.code), (409, "context.unsupported"), answer.body)
+        self.assertRegex(answer.message, "IPython.*code-interpreter")
+        self.daemon.ramet("run", name, "1 + 1", status=1)
+        self.assertIn("code-interpreter", self.daemon.stderr)
 
     def files(self, name):
         for size in (0, 1, 65535, 65536, 3 << 20):
