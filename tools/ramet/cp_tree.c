@@ -273,7 +273,9 @@ static int copy_in(struct copying *copying, bool exists)
     free(parent);
     struct interrupt *interrupt = interrupt_add(undo_there, &there);
     char *path = resource_file_path(tree->to_box, "dir?path=", there.folder, "");
+    interrupt_hold(); // else it could be removed before it is made
     json_t *json = cli_call(tree->cli, tree->verb, "POST", path, NULL);
+    interrupt_release();
     free(path);
     status = json == NULL ? CLI_FAILED : upload(copying, &there);
     if (status == CLI_DONE)

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ struct interrupt {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct interrupt *latest; // protected by mutex
 static bool started;
+static atomic_bool signalled; // this program is about to end
 
 // Not those that are ignored (nohup, a job in the background): blocked ones would come all the same. False:
 // there is none.
@@ -45,6 +47,7 @@ static void *wait_for_signal(void *context)
     signals(&set);
     if (sigwait(&set, &number) != 0)
         return NULL;
+    atomic_store(&signalled, true);
     pthread_mutex_lock(&mutex); // whoever completes something now waits, for ever
     progress_leave();
     for (struct interrupt *one = latest; one != NULL; one = one->before)
@@ -88,6 +91,8 @@ void interrupt_hold(void)
 void interrupt_release(void)
 {
     pthread_mutex_unlock(&mutex);
+    while (atomic_load(&signalled)) // what comes next must not make again what is undone now
+        pause();
 }
 
 void interrupt_remove(struct interrupt *interrupt)

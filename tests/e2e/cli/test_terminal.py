@@ -288,7 +288,8 @@ class Terminal(rig.Case):
         os.makedirs(self.path("slow"))
         with open(self.path("slow/big"), "wb") as file:
             file.truncate(3 << 30)    # of zeros, more than is sent before the signal comes
-        for words in (([self.path("slow"), "box:/opt/slow"]), ([self.path("slow/big"), "box:/opt/big"])):
+        folder, file = [self.path("slow"), "box:/opt/slow"], [self.path("slow/big"), "box:/opt/big"]
+        for words in (folder, folder, folder, folder, file):    # of a folder something is made there first: at any moment of that
             child = subprocess.Popen([RAMET, *self.here, "cp", *words], stderr=subprocess.PIPE, text=True)
             self.until(lambda: child.poll() is not None or self.takes_signals(child.pid))
             child.send_signal(signal.SIGINT)
