@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STDIN_MAX_BYTES = 16 << 20, STATUS_TIMED_OUT = 124, QUIET_MS = 10000, ANSWER_MS = 5000 };
+enum { STDIN_MAX_BYTES = 16 << 20, STATUS_TIMED_OUT = 124, QUIET_MS = 10000, ANSWER_MS = 10000 };
 
 // A command that prints nothing and a machine that hangs look alike from here. So when nothing has come for a
 // while the machine is asked something small beside it, once: it answers, or a line says that it does not.
