@@ -81,7 +81,9 @@ static int find_libexec(struct daemon *daemon, struct error *err)
 {
     const char *given = getenv("RAMET_LIBEXEC");
     ssize_t size = -1;
-    if (given != NULL && given[0] != '\0')
+    if (given != NULL && given[0] == '\0')
+        given = NULL;
+    if (given != NULL)
         size = snprintf(daemon->libexec_dir, sizeof daemon->libexec_dir, "%s", given);
     else if ((size = readlink("/proc/self/exe", daemon->libexec_dir, sizeof daemon->libexec_dir - 1)) > 0)
         daemon->libexec_dir[size] = '\0';

@@ -162,14 +162,25 @@ int cgroup_exec_kill(uint32_t id)
 }
 
 // Into the cgroups that it made below itself, too. Counts the processes that were reached.
+// However many there are: a list that was cut would name another process by its last digits.
+static int signal_members(int dir, int number)
+{
+    int fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC), reached = 0, pid;
+    FILE *list = fd < 0 ? NULL : fdopen(fd, "r");
+    if (list == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return 0;
+    }
+    while (fscanf(list, "%d", &pid) == 1)
+        reached += pid > 1 && kill(pid, number) == 0;
+    fclose(list);
+    return reached;
+}
+
 static int signal_below(int dir, int depth, int number)
 {
-    static char text[65536];
-    int reached = 0;
-    if (fd_read_text(dir, "cgroup.procs", text, sizeof text) > 0) {
-        for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n"))
-            reached += atoi(at) > 1 && kill(atoi(at), number) == 0;
-    }
+    int reached = signal_members(dir, number);
     int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = copy < 0 ? NULL : fdopendir(copy);
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
