@@ -121,18 +121,23 @@ static inline void raw_request(struct raw *raw, uint32_t stream, struct agent_bu
     agent_builder_free(fields);
 }
 
-static inline void raw_shell(struct raw *raw, uint32_t stream, const char *command)
+static inline void raw_shell_limited(struct raw *raw, uint32_t stream, const char *command, uint64_t limit_ms)
 {
     struct agent_builder fields = {0};
     agent_builder_u32(&fields, AGENT_EXEC);
     agent_builder_u32(&fields, AGENT_EXEC_SHELL);
-    agent_builder_u64(&fields, 0);
+    agent_builder_u64(&fields, limit_ms);
     agent_builder_string(&fields, "");
     agent_builder_string(&fields, "");
     agent_builder_u32(&fields, 1);
     agent_builder_string(&fields, command);
     agent_builder_u32(&fields, 0);
     raw_request(raw, stream, &fields);
+}
+
+static inline void raw_shell(struct raw *raw, uint32_t stream, const char *command)
+{
+    raw_shell_limited(raw, stream, command, 0);
 }
 
 static inline void raw_simple(struct raw *raw, uint32_t stream, enum agent_operation operation)

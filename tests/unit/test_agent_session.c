@@ -316,20 +316,6 @@ static void a_daemon_of_an_older_release_is_served(void **state)
     take_back(guest, &raw);
 }
 
-static void limited(struct raw *raw, uint32_t stream, const char *command, unsigned limit_ms)
-{
-    struct agent_builder fields = {0};
-    agent_builder_u32(&fields, AGENT_EXEC);
-    agent_builder_u32(&fields, AGENT_EXEC_SHELL);
-    agent_builder_u64(&fields, limit_ms);
-    agent_builder_string(&fields, "");
-    agent_builder_string(&fields, "");
-    agent_builder_u32(&fields, 1);
-    agent_builder_string(&fields, command);
-    agent_builder_u32(&fields, 0);
-    raw_request(raw, stream, &fields);
-}
-
 // A command that ended in time, whose output is taken after that time. A slow machine may not let it end:
 // then it is tried with more.
 static bool times_out_when_its_output_waits(struct guest *guest, unsigned limit_ms)
@@ -337,9 +323,9 @@ static bool times_out_when_its_output_waits(struct guest *guest, unsigned limit_
     static const uint8_t window[4] = {0, 0, 4, 0};
     struct raw raw;
     lend(guest, &raw, 803 + limit_ms);
-    limited(&raw, 1, "head -c 300000 /dev/zero",
-            limit_ms); // more than a window, and less than that and a pipe
-    limited(&raw, 2, "sleep 1000", limit_ms);
+    // More than a window, and less than that and a pipe.
+    raw_shell_limited(&raw, 1, "head -c 300000 /dev/zero", limit_ms);
+    raw_shell_limited(&raw, 2, "sleep 1000", limit_ms);
     bool ended = false;
     raw_await_noting(&raw, AGENT_RESULT, 2, 1, &ended); // so the other's time is over too
     if (ended) {                                        // before it had written as much as waits
