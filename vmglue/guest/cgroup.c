@@ -161,23 +161,29 @@ int cgroup_exec_kill(uint32_t id)
     return cgroup_available() ? write_text(user_fd, path, "1") : -EOPNOTSUPP;
 }
 
-// Into the cgroups that it made below itself, too. Counts the processes that were reached.
-// However many there are: a list that was cut would name another process by its last digits.
+// The processes in a cgroup, a line each, however many: a text that was cut would name another one by its
+// last digits. NULL: there is none (any more).
+static FILE *open_members(int dir)
+{
+    int fd = dir < 0 ? -1 : openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    FILE *list = fd < 0 ? NULL : fdopen(fd, "r");
+    if (list == NULL && fd >= 0)
+        close(fd);
+    return list;
+}
+
 static int signal_members(int dir, int number)
 {
-    int fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC), reached = 0, pid;
-    FILE *list = fd < 0 ? NULL : fdopen(fd, "r");
-    if (list == NULL) {
-        if (fd >= 0)
-            close(fd);
-        return 0;
-    }
-    while (fscanf(list, "%d", &pid) == 1)
+    FILE *list = open_members(dir);
+    int reached = 0, pid;
+    while (list != NULL && fscanf(list, "%d", &pid) == 1)
         reached += pid > 1 && kill(pid, number) == 0;
-    fclose(list);
+    if (list != NULL)
+        fclose(list);
     return reached;
 }
 
+// Into the cgroups that it made below itself, too. Counts the processes that were reached.
 static int signal_below(int dir, int depth, int number)
 {
     int reached = signal_members(dir, number);
@@ -303,14 +309,14 @@ static bool describe_if_unfrozen(int pid, char *ret_text, size_t size)
 
 static bool describe_in(int dir, char *ret_text, size_t size)
 {
-    char text[8192];
-    if (dir < 0 || fd_read_text(dir, "cgroup.procs", text, sizeof text) <= 0)
-        return false;
-    for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n")) {
-        if (describe_if_unfrozen(atoi(at), ret_text, size))
-            return true;
-    }
-    return false;
+    FILE *list = open_members(dir);
+    int pid;
+    bool found = false;
+    while (list != NULL && !found && fscanf(list, "%d", &pid) == 1)
+        found = describe_if_unfrozen(pid, ret_text, size);
+    if (list != NULL)
+        fclose(list);
+    return found;
 }
 
 // Systemd's slices lie several levels deep.
