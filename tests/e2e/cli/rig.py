@@ -181,6 +181,32 @@ def commands():
             yield int(path.split("/")[2]), words
 
 
+def stands_still(pid):
+    """Stops a process; false when it has ended by then."""
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        while True:
+            with open(f"/proc/{pid}/stat") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+            if state in "TZX":
+                return state == "T"
+    except OSError:
+        return False
+
+
+def stopped_copier(child, path):
+    """The qemu-img that copies to or from that path for a child, stopped in the middle; None when the child was through before."""
+    limit = time.monotonic() + HANG_SECS
+    while child.poll() is None:
+        for pid, words in commands():
+            if words[0] == "qemu-img" and "convert" in words and any(path in word for word in words) and stands_still(pid):
+                return pid
+        if time.monotonic() > limit:
+            raise AssertionError("waited in vain for a copy of " + path)
+        time.sleep(0.02)
+    return None
+
+
 def vmm_names():
     for pid, words in commands():
         if "qemu-system" in words[0] and "-name" in words:

@@ -420,13 +420,13 @@ class FirstTenMinutes(rig.Case):
 
 class Shells(rig.Case):
     @staticmethod
-    def patiently(complete):
+    def patiently(complete, is_whole=bool):
         """What a completion offers. It gives up the daemon after three seconds, and offers nothing: on a busy host it is asked again."""
         limit = time.monotonic() + rig.HANG_SECS
         while True:
             begun = time.monotonic()
             offered = complete()
-            if offered or time.monotonic() - begun < PATIENCE_SECS or begun > limit:
+            if is_whole(offered) or time.monotonic() - begun < PATIENCE_SECS or begun > limit:
                 return offered
 
     def bash(self, line, script=None):
@@ -479,13 +479,10 @@ class Shells(rig.Case):
                    'print -l -- $@ }; words=(ramet volume show d); CURRENT=4; _ramet;'
                    # What stands before the sign is not part of what is completed.
                    "compset() { print compset $@ }; words=(ramet create --from=d); CURRENT=3; _ramet")
-        limit = time.monotonic() + rig.HANG_SECS
-        while True:
-            begun = time.monotonic()
-            result = subprocess.run(["zsh", "-f", "-c", program], capture_output=True, text=True, check=True, cwd=self.root,
-                                    env={**CLEAN, "RAMET_RUN": self.daemon.run, "PATH": rig.BIN + ":" + os.environ["PATH"]})
-            if result.stdout.split().count("data") == 2 or time.monotonic() - begun < PATIENCE_SECS or begun > limit:
-                break    # else it gave up the daemon
+        result = self.patiently(
+            lambda: subprocess.run(["zsh", "-f", "-c", program], capture_output=True, text=True, check=True, cwd=self.root,
+                                   env={**CLEAN, "RAMET_RUN": self.daemon.run, "PATH": rig.BIN + ":" + os.environ["PATH"]}),
+            lambda offered: offered.stdout.split().count("data") == 2)
         self.assertEqual(result.stdout.split(), ["_ramet", "data", "compset", "-P", "*=", "data"], result.stderr)
 
     def test_pages(self):

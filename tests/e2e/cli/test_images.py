@@ -323,28 +323,13 @@ class Images(rig.Case):
                 file.write(os.urandom(MIB))
         return self.path("slow")
 
-    @staticmethod
-    def stands_still(pid):
-        """Stops a process; false when it has ended by then."""
-        try:
-            os.kill(pid, signal.SIGSTOP)
-            while True:
-                with open(f"/proc/{pid}/stat") as file:
-                    state = file.read().rpartition(")")[2].split()[0]
-                if state in "TZX":
-                    return state == "T"
-        except OSError:
-            return False
-
     def halfway(self):
         """An import of a file, and the qemu-img that reads it, stopped in the middle. A busy host may not come to stop one before
         it is through with its file: then there is a larger one."""
         for size in (200, 800, 3200):
-            child, copier = self.begin(self.slow_file(size), "--format", "raw"), []
-            self.wait(lambda: copier.extend(pid for pid, words in rig.commands() if words[0] == "qemu-img" and "convert" in words and
-                                            self.path("slow") in words) or copier or child.poll() is not None)
-            if copier and self.stands_still(copier[0]):
-                return child, copier[0]
+            child = self.begin(self.slow_file(size), "--format", "raw")
+            if copier := rig.stopped_copier(child, self.path("slow")):
+                return child, copier
             self.end(child, 0)
             self.daemon.ramet("volume", "rm", "half")
         self.fail("no import was slow enough to be stopped")

@@ -45,28 +45,18 @@ class Volumes(rig.Case):
             self.assertLess(time.monotonic(), limit, "waited in vain")
             time.sleep(0.02)
 
-    def stopped_copiers(self):
-        """The processes that copy at this moment, which are stopped by it."""
-        for pid, words in rig.commands():
-            if words[0] == "qemu-img" and "convert" in words and self.root in words[-1]:
-                try:
-                    os.kill(pid, signal.SIGSTOP)
-                    yield pid
-                except ProcessLookupError:
-                    pass    # it has ended
-
     def test_a_copy_may_take_longer_than_the_daemon_is_quiet(self):
         """The stream that holds a transfer open gets a comment after ten quiet seconds; it must not end the copy."""
         self.daemon.ramet("volume", "import", "v", self.slow_file(), "--format", "raw")
-        copier = []
-        while not copier:    # one that is over before it is seen is made again
+        copier = None
+        while copier is None:    # one that is over before it is seen is made again
             if os.path.exists(self.path("out")):
                 os.unlink(self.path("out"))
             child = subprocess.Popen([rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "export", "v", self.path("out")],
                                      stdout=subprocess.DEVNULL)
-            self.wait(lambda: copier.extend(self.stopped_copiers()) or copier or child.poll() is not None)
+            copier = rig.stopped_copier(child, self.root)
         time.sleep(12)    # not a wait for anything: the time that it is to be slow
-        os.kill(copier[0], signal.SIGCONT)
+        os.kill(copier, signal.SIGCONT)
         self.assertEqual(child.wait(rig.HANG_SECS), 0)
         self.assertEqual(self.read("out"), self.read("slow"))
 
