@@ -14,9 +14,16 @@
 
 enum {
     RETIRE_ROOM_BLOCKS = 8,
-    KEPT_PART = 4, // of a file
     CUT_FILES = 1, // of the budget: for the rotation of a cut alone
+    // Of a file: what stays of the current one where no other is to be had, and of the reserve's file.
+    DATA_KEEPS_PART = 4,
+    FREEING_KEEPS_PART = 8,
+    FREEING_LEAVES_PART = 2,
 };
+
+// Who may use how much of the room: data; a guest's zeros and trims where nothing else will give room back,
+// so that it can delete in a full store; transactions that free space, and the log's own records.
+enum log_claim { CLAIM_DATA, CLAIM_FREEING, CLAIM_FIRST };
 
 uint32_t log_payload_max(struct log *log)
 {
@@ -100,27 +107,47 @@ static void run_acks(struct loop_work *work)
 
 // ---- Reserve ----
 
+static bool relief_expected_locked(struct log *log, enum log_claim claim)
+{
+    return log_retire_expected_locked(log) ||
+           log->relief >= (claim == CLAIM_FREEING ? LOG_RELIEF_FREEING : LOG_RELIEF_ALL);
+}
+
+static enum log_claim claim_locked(struct log *log, const struct log_append *append)
+{
+    if (append->reserve || append->hurried)
+        return CLAIM_FIRST;
+    bool frees = append->kind == RECORD_ZERO || append->kind == RECORD_TRIM;
+    return frees && !relief_expected_locked(log, CLAIM_DATA) ? CLAIM_FREEING : CLAIM_DATA;
+}
+
 // A spare may be taken for ordinary data only while others stay for the reserve and for a cut, or can still
 // be made.
-static bool spare_expected_locked(struct log *log, bool reserve)
+static bool spare_expected_locked(struct log *log, enum log_claim claim)
 {
-    return log->spare_files >= CUT_FILES + (reserve ? 1u : 2u) || log->preparing ||
+    return log->spare_files >= CUT_FILES + (claim == CLAIM_DATA ? 2u : 1u) || log->preparing ||
            log_can_prepare_locked(log);
 }
 
-// Every file keeps a little room at its end, so that a RETIRE or OPEN record always finds its block.
-static bool has_room_locked(struct log *log, struct log_append *append, bool *ret_rotate)
+// Where no other file is to be had, the rest of the current one is all there is for what frees space.
+static uint64_t kept_blocks_locked(struct log *log, enum log_claim claim)
 {
-    bool small = append->kind == RECORD_RETIRE || append->kind == RECORD_OPEN;
-    uint64_t need = 1 + append->payload_blocks, slack = small ? 0 : RETIRE_ROOM_BLOCKS;
-    bool first = append->reserve || append->hurried;
-    // Where no spare is to be had, the rest of the current file is all there is for what frees space.
     bool more = log->spare_files > CUT_FILES ||
                 (!log->prepare_failed && log->used_files + log->spare_files < log->budget_files);
-    if (!first && !more)
-        slack += log->file_blocks / KEPT_PART;
-    *ret_rotate = log->current->used_blocks + need + slack > log->file_blocks;
-    if (first)
+    if (claim == CLAIM_FIRST || (more && !log->grow_refused))
+        return 0;
+    return log->file_blocks / (claim == CLAIM_DATA ? DATA_KEEPS_PART : FREEING_KEEPS_PART);
+}
+
+// Every file keeps a little room at its end, so that a RETIRE or OPEN record always finds its block.
+static bool has_room_locked(
+        struct log *log, const struct log_append *append, enum log_claim claim, bool *ret_rotate)
+{
+    bool small = append->kind == RECORD_RETIRE || append->kind == RECORD_OPEN;
+    uint64_t need =
+            1 + append->payload_blocks + (small ? 0 : RETIRE_ROOM_BLOCKS) + kept_blocks_locked(log, claim);
+    *ret_rotate = log->current->used_blocks + need > log->file_blocks;
+    if (claim == CLAIM_FIRST)
         return !*ret_rotate || log->used_files < log->budget_files - CUT_FILES;
     // A cut makes a new file without asking: so data may be refused within the current one too.
     if ((log->grow_refused && *ret_rotate) || (log->fill_refused && append->kind == RECORD_WRITE))
@@ -128,7 +155,8 @@ static bool has_room_locked(struct log *log, struct log_append *append, bool *re
     uint64_t free_blocks = log_free_blocks_locked(log);
     if (*ret_rotate) // the rest of this file is lost
         free_blocks -= log->file_blocks - log->current->used_blocks;
-    return free_blocks >= need + slack + log->file_blocks;
+    return free_blocks >=
+           need + (claim == CLAIM_DATA ? log->file_blocks : log->file_blocks / FREEING_LEAVES_PART);
 }
 
 static void take_place_locked(struct log *log, struct log_append *append)
@@ -155,16 +183,16 @@ static enum admission admit_locked(struct log *log, struct log_append *append)
         return ADMIT_STALE;
     if (log->rotation != ROTATION_IDLE)
         return ADMIT_WAIT;
+    enum log_claim claim = claim_locked(log, append);
     bool rotate;
-    bool room = has_room_locked(log, append, &rotate);
+    bool room = has_room_locked(log, append, claim, &rotate);
     if (room && !rotate)
         return ADMIT_GO;
-    if (room && spare_expected_locked(log, append->reserve || append->hurried))
+    if (room && spare_expected_locked(log, claim))
         return ADMIT_ROTATE;
     if (log->config.pressure != NULL)
         log->config.pressure(log->config.context);
-    bool wait = append->kind < RECORD_OPEN && !append->hurried &&
-                (log_retire_expected_locked(log) || log->relief);
+    bool wait = append->kind < RECORD_OPEN && !append->hurried && relief_expected_locked(log, claim);
     return wait ? ADMIT_WAIT : ADMIT_NO_SPACE;
 }
 

@@ -7,7 +7,8 @@
 // those of all records before it, in log order. log_sync is answered when every record acknowledged before
 // the call is on stable storage; syncs are grouped. The first failed write or sync stops the log for good
 // (-ESTALE): what was not synced is in doubt. Space: at most budget_bytes. Ordinary appends leave two files'
-// worth free, those with `reserve` one: the last is for a cut, without which no file could ever retire. A
+// worth free (ZERO and TRIM one and a half, where no checkpoint will give room back), those with `reserve`
+// one: the last is for a cut, without which no file could ever retire. A
 // file retires when a checkpoint covers its records (log_retire_before), no tree refers to its blocks any
 // more (log_ref/log_unref) and no read is in flight (pins). Threads: log_append, log_sync and log_read are
 // called on op->loop's thread; done runs there. log_ref, log_unref: any.
@@ -151,8 +152,10 @@ struct log_cut {
 void log_cut(struct log *log, struct log_cut *cut);
 // A committed checkpoint covers all records before this file: those files may retire. [any]
 void log_retire_before(struct log *log, uint64_t file);
-// Whether appends that find no room shall wait for a checkpoint (the default) or be refused. [any]
-void log_set_relief(struct log *log, bool expected);
+// Which appends that find no room shall wait for a checkpoint; the others are refused. A checkpoint that
+// works but leaves no room to grow still makes a new file for ZERO and TRIM. LOG_RELIEF_ALL at first. [any]
+enum log_relief { LOG_RELIEF_NONE, LOG_RELIEF_FREEING, LOG_RELIEF_ALL };
+void log_set_relief(struct log *log, enum log_relief expected);
 // A checkpoint waits for the transaction under way, and that may wait for writes to volumes, of epochs up to
 // one: until log_end_hurry these and TXN records go before all that waits for room, may use the reserve, and
 // are refused where they do not fit there. [any]

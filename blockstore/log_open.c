@@ -173,7 +173,7 @@ int log_open(struct loop **loops, unsigned loop_count, const struct log_config *
     log->recovering = true;
     log->read_only = replay->read_only;
     log->checkpoint_file = config->start_file;
-    log->relief = config->pressure != NULL;
+    log->relief = config->pressure != NULL ? LOG_RELIEF_ALL : LOG_RELIEF_NONE;
     r = log_recover(log, replay, &leftovers, err);
     log->recovering = false;
     if (r < 0) {

@@ -87,7 +87,7 @@ struct log {
     uint64_t checkpoint_file; // records before this file are covered
     struct log_cut *cut;      // waits for the next rotation
     struct log_cut *cut_made; // waits for the image's acknowledgement
-    bool relief;              // a checkpoint will make room
+    enum log_relief relief;   // what a checkpoint will make room for
     bool hurry;               // TXN records and writes to hurry_volumes hold up a checkpoint
     struct log_hurry *hurry_volumes;
     unsigned hurry_count;

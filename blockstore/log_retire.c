@@ -39,7 +39,7 @@ void log_retire_before(struct log *log, uint64_t file)
     log_kick_retire(log);
 }
 
-void log_set_relief(struct log *log, bool expected)
+void log_set_relief(struct log *log, enum log_relief expected)
 {
     struct log_append *start = NULL;
     pthread_mutex_lock(&log->lock);

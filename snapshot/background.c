@@ -96,7 +96,10 @@ static void after_seal(struct background *self, enum background_kind kind, int r
         collect_of_itself(self, result);
     log_check_growth(log);
     bool room = result == 0 && space_may_grow(self->store);
-    log_set_relief(log, room || (kind == BACKGROUND_SEAL && self->collecting));
+    bool collects = kind == BACKGROUND_SEAL && self->collecting;
+    log_set_relief(log, room || collects ? LOG_RELIEF_ALL
+                        : result == 0    ? LOG_RELIEF_FREEING
+                                         : LOG_RELIEF_NONE);
 }
 
 static void ended_on_loop(struct loop_work *work)

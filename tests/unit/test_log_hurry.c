@@ -161,7 +161,7 @@ static void who_holds_up_a_checkpoint_goes_first(void **state)
     log_end_hurry(place->log);
     struct writing *last = begin(place, RECORD_WRITE, 1, 5), *txn = begin(place, RECORD_TXN, 0, 0);
     assert_false(other->done || later->done || last->done || txn->done);
-    log_set_relief(place->log, false); // now they are refused, in their order
+    log_set_relief(place->log, LOG_RELIEF_NONE); // now they are refused, in their order
     drive_until(place, &txn->done, &txn->done);
     assert_true(other->answer < later->answer && later->answer < last->answer && last->answer < txn->answer);
     expect(other, -ENOSPC);

@@ -107,6 +107,44 @@ static unsigned last_with_room(const struct filled *filled)
     return 0;
 }
 
+// ---- Trims of a full store ----
+
+enum { TRIMS = 16, TRIMS_MAX = 2000, SINGLES_MAX = 1 << 16 };
+
+// Block by block, so that nothing is left which only a large write could not have.
+static int write_singles_until_full(struct volume *volume)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < SINGLES_MAX; i++) {
+        uint64_t number = 1 + i;
+        r = fixture_write(volume, i % VOLUME_BLOCKS, &number, 1);
+    }
+    return r;
+}
+
+static int trim_some(struct volume *volume, unsigned i, unsigned flags)
+{
+    uint64_t block = i % (VOLUME_BLOCKS / PIECE) * PIECE;
+    return volume_zero_wait(volume, block * BLOCK_SIZE, PIECE * BLOCK_SIZE, true, flags);
+}
+
+// A guest that deletes files: each of its trims must find room, in whatever place the log stands.
+static void expect_trims(struct volume *volume)
+{
+    for (unsigned i = 0; i < TRIMS; i++)
+        assert_int_equal(trim_some(volume, i, i % 4 == 3 ? VOLUME_FUA : 0), 0);
+}
+
+// They must not take what deletions need.
+static void trim_until_refused(struct volume *volume)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < TRIMS_MAX; i++)
+        r = trim_some(volume, i, 0);
+    if (r != 0)
+        assert_int_equal(r, -ENOSPC);
+}
+
 static void D01_out_of_a_full_quota(void **state)
 {
     const struct store_config config = {.log_file_bytes = 1 << 20,
@@ -115,16 +153,21 @@ static void D01_out_of_a_full_quota(void **state)
             .spare_log_files = 1};
     struct store_fixture *f = fixture_new("", &config);
     struct filled *filled = calloc(1, sizeof *filled);
+    struct volume *singles = fixture_volume(f, "singles", VOLUME_BLOCKS);
     make_volumes(f, filled);
     assert_int_equal(write_until_full(f, filled), -ENOSPC);
+    assert_int_equal(write_singles_until_full(singles), -ENOSPC);
     struct store_stat stat = fixture_stat(f);
     assert_int_equal(stat.failed, 0);
     assert_true(stat.physical_bytes <= (UINT64_C(68) << 20)); // the quota, the reserve, the catalog
     assert_true(stat.physical_bytes >= (UINT64_C(48) << 20));
     expect_all(filled);
     unsigned v = last_with_room(filled);
+    for (unsigned i = 0; i < TRIMS_MAX; i++) // a checkpoint works here, and makes room for them
+        assert_int_equal(trim_some(singles, i, 0), 0);
     delete_one(f, filled, 0);
     delete_one(f, filled, 1);
+    volume_close(singles);
     fixture_collect(f, 0);
     expect_room(f, filled, v);
     expect_all(filled);
@@ -267,18 +310,21 @@ static void D01_out_of_a_full_file_system(void **state)
     mount_small("140m");
     struct store_fixture *f = fixture_new(mounted, &config);
     struct filled *filled = calloc(1, sizeof *filled);
+    struct volume *singles = fixture_volume(f, "singles", VOLUME_BLOCKS);
     char outside[96];
     make_volumes(f, filled);
     assert_int_equal(write_until_full(f, filled), -ENOSPC); // 1: guests first
+    assert_int_equal(write_singles_until_full(singles), -ENOSPC);
     unsigned v = last_with_room(filled);
     assert_int_equal(fixture_stat(f).failed, 0);
     struct doc_id doc = snapshot_by_reserve(f, volume_get_id(filled->volumes[0]));
     fill_from_outside(outside);
     assert_int_equal(write_until_full(f, filled), -ENOSPC);
-    fixture_delete_doc(f, doc); // 2: each of these must work now
-    assert_int_equal(volume_zero_wait(filled->volumes[v], 0, PIECE * BLOCK_SIZE, true, 0), 0);
-    assert_int_equal(volume_zero_wait(filled->volumes[v], 0, PIECE * BLOCK_SIZE, true, VOLUME_FUA), 0);
-    filled->written[v] = 0;
+    assert_int_equal(write_singles_until_full(singles), -ENOSPC);
+    expect_trims(singles); // 2: each of these must work now
+    trim_until_refused(singles);
+    fixture_delete_doc(f, doc);
+    singles = volume_close(singles);
     close_volumes(filled);
     store_fixture_reopen(f); // with not a byte free
     open_volumes(f, filled);
