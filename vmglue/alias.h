@@ -26,7 +26,8 @@ struct alias_call {              // of one request
     bool likely;                 // it may be: fields are added
     bool woken;
     char native[512];    // what its path became
-    double timeout_secs; // E2B: given beside what becomes another call; below 0 = not
+    bool set_timeout;    // E2B: given beside what becomes another call
+    uint64_t timeout_ms; // 0 = none
     bool cold, was_running;
     char asked[ALIAS_ASKED_MAX][512]; // values of the row's dropped query parameters, in its order
 };

@@ -5,6 +5,7 @@
 #include "vmglue/alias_e2b.h"
 
 #include "vmglue/json_fields.h"
+#include "vmglue/sandbox.h"
 
 #include <errno.h>
 #include <string.h>
@@ -132,13 +133,15 @@ static int snapshot_body(struct http_request *request, json_t *body, struct erro
     return 0;
 }
 
-// The time-out is set by the answer's side, where the children are known.
+// The native calls know no time-out: it is checked here, before anything is done, and set beside them.
 static int no_timeout_body(struct http_request *request, json_t *body, struct error *err)
 {
     struct alias_call *call = http_request_words(request);
-    json_t *timeout = json_object_get(body, "timeout"), *memory = json_object_get(body, "memory");
-    call->timeout_secs = json_is_number(timeout) ? json_number_value(timeout) : -1;
-    call->cold = json_is_false(memory);
+    int r = json_fields_limit_secs(body, "timeout", SANDBOX_LIFE_MAX_SECS, &call->timeout_ms, err);
+    if (r < 0)
+        return r;
+    call->set_timeout = r > 0;
+    call->cold = json_is_false(json_object_get(body, "memory"));
     json_object_del(body, "timeout");
     json_object_del(body, "memory");
     return 0;
@@ -148,10 +151,12 @@ static int connect_body(struct http_request *request, json_t *body, struct error
 {
     struct alias_call *call = http_request_words(request);
     int r = no_timeout_body(request, body, err);
+    if (r < 0)
+        return r;
     if (call->cold)
         json_object_set_new(body, "cold", json_true());
     json_object_del(body, "autoPause");
-    return r;
+    return 0;
 }
 
 // All of it is the policy, in place of the one before.

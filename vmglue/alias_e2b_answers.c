@@ -183,27 +183,29 @@ bool alias_e2b_enter_pause(struct http_request *request)
     return !stopped;
 }
 
-static void set_life(struct http_request *request, const char *id, double timeout_secs)
+static int set_life(
+        struct http_request *request, const char *id, uint64_t ttl_ms, json_t **ret_box, struct error *err)
 {
-    struct sandbox_change change = {.set_ttl = true};
-    json_t *box = NULL;
-    struct error err;
-    if (!(timeout_secs > 0 && timeout_secs <= SANDBOX_LIFE_MAX_SECS))
-        return;
-    change.ttl_ms = (uint64_t)(timeout_secs * 1000);
-    if (sandbox_change(service_of(request)->sandboxes, id, &change, &box, &err) == 0)
-        json_decref(box);
+    struct sandbox_change change = {.set_ttl = true, .ttl_ms = ttl_ms};
+    return sandbox_change(service_of(request)->sandboxes, id, &change, ret_box, err);
 }
 
-// One that runs needs no start.
+// Its time-out is set before it is started: one that cannot be set leaves it as it was. One that runs needs
+// no start.
 bool alias_e2b_enter_connect(struct http_request *request)
 {
     struct alias_call *call = http_request_words(request);
+    const char *name = http_request_param(request, "name");
     json_t *box = NULL, *body;
     struct error err;
-    if (http_request_json(request, &body, &err) < 0 ||
-            sandbox_show(service_of(request)->sandboxes, http_request_param(request, "name"), &box, &err) < 0)
-        return true; // the handler says it
+    int r = http_request_json(request, &body, &err);
+    if (r >= 0)
+        r = call->set_timeout ? set_life(request, name, call->timeout_ms, &box, &err)
+                              : sandbox_show(service_of(request)->sandboxes, name, &box, &err);
+    if (r < 0) {
+        http_reply_failure(request, "sandbox", &err);
+        return false;
+    }
     call->was_running = strcmp(json_fields_get_text(box, "state"), "running") == 0;
     if (!call->was_running) {
         json_decref(box);
@@ -216,20 +218,48 @@ bool alias_e2b_enter_connect(struct http_request *request)
 json_t *alias_e2b_connected(
         const struct alias_call *call, struct http_request *request, int *status, json_t *body)
 {
-    set_life(request, json_fields_get_text(body, "id"), call->timeout_secs);
     *status = call->was_running ? 200 : 201;
     return alias_e2b_created(call, request, status, body);
+}
+
+// Children that would not end when they were to are none that anybody asked for.
+static json_t *forked_in_vain(
+        struct http_request *request, const json_t *children, const struct error *why, int *status)
+{
+    char code[64], words[600], left[SANDBOX_ID_SIZE + 80] = "they were removed again";
+    bool retryable;
+    json_t *child;
+    size_t i;
+    struct error err;
+    json_array_foreach((json_t *)children, i, child)
+    {
+        const char *id = json_fields_get_text(child, "id");
+        int r = sandbox_remove(service_of(request)->sandboxes, id, &err);
+        if (r < 0 && r != -ENOENT)
+            snprintf(left, sizeof left, "%s could not be removed again, remove it yourself", id);
+    }
+    *status = http_route_status("sandbox", why->code, code, sizeof code, &retryable);
+    snprintf(words, sizeof words, "the time-out of the forks could not be set, and %s: %s", left, why->text);
+    return alias_error(request, code, words);
 }
 
 json_t *alias_e2b_forked(
         const struct alias_call *call, struct http_request *request, int *status, json_t *body)
 {
-    json_t *made = json_array(), *child;
+    json_t *made = json_array(), *child, *children = json_object_get(body, "children"), *box;
+    struct error err;
+    int r = 0;
     size_t i;
-    json_array_foreach(json_object_get(body, "children"), i, child)
+    json_array_foreach(children, i, child)
     {
-        set_life(request, json_fields_get_text(child, "id"), call->timeout_secs);
+        if (call->set_timeout && r == 0 &&
+                (r = set_life(request, json_fields_get_text(child, "id"), call->timeout_ms, &box, &err)) == 0)
+            json_decref(box);
         json_array_append_new(made, json_pack("{s:o}", "sandbox", brief(request, child)));
+    }
+    if (r < 0) {
+        json_decref(made);
+        made = forked_in_vain(request, children, &err, status);
     }
     json_decref(body);
     return made;

@@ -50,6 +50,16 @@ class Api(rig.Case):
                     self.assertEqual((answer.status, answer.json["code"]), (404, "route.not_found"), answer.body)
                     self.assertRegex(answer.json["error"], f"^Ramet has no .*{says}")
 
+    def test_time_outs_of_e2b_that_cannot_be(self):
+        """They are refused before the machine is looked for, and so before anything is done with it."""
+        for path in "/sandboxes/none/connect", "/v2/sandboxes/none/connect", "/sandboxes/none/resume", "/sandboxes/none/fork":
+            for timeout in (-1, 1e11, "300", True):
+                with self.subTest(path=path, timeout=timeout):
+                    answer = self.daemon.call("POST", path, {"timeout": timeout})
+                    self.assertEqual((answer.status, answer.json["code"]), (400, 400), answer.body)
+                    self.assertIn("timeout", answer.json["message"])
+            self.assertEqual(self.daemon.call("POST", path, {"timeout": 300}).status, 404)
+
     def test_bodies(self):
         for body in ("{", "[]", "7", '"text"', '{"a":1,"a":2}', "\xff\xfe", '{"name":"x"} tail'):
             self.refuse(400, "validation.invalid", "POST", "/v1/volumes", body.encode("latin-1"))
