@@ -34,13 +34,15 @@ static int apply(struct sandbox *sandbox, const struct sandbox_change *change, s
         record.auto_start = change->auto_start;
     if (change->name != NULL)
         snprintf(record.name, sizeof record.name, "%s", change->name);
-    json_t *old_network = json_incref(sandbox->record.network);
     replace(&record.network, change->network);
-    int r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
+    // What can be refused comes first: all of it is changed or nothing.
+    int r = change->network == NULL ? 0 : sandbox_network_lead(sandbox, record.network, err);
+    if (r == 0) {
+        r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
+        if (r < 0 && change->network != NULL)
+            sandbox_network_back(sandbox);
+    }
     sandbox_record_free(&record);
-    if (r == 0 && change->network != NULL)
-        r = sandbox_network_follow(sandbox, old_network, err);
-    json_decref(old_network);
     return r;
 }
 

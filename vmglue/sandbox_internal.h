@@ -269,9 +269,12 @@ void sandbox_network_sweep(struct sandboxes *all);                  // once ever
 void sandbox_network_adopt(struct sandbox *sandbox);
 // Makes a running machine's network what its record says.
 int sandbox_network_apply(struct sandbox *sandbox, struct error *err);
-// The same after the record's policy was changed; on failure record and network are as with `old` again.
-int sandbox_network_follow(struct sandbox *sandbox, json_t *old, struct error *err);
-struct sandbox_confine; // sandbox_confine.c
+// The same with what the record is to say: to be called before it is written, so that what this host cannot
+// give changes nothing of it. On failure the network is as the record says. A daemon that dies in between
+// leaves a record by which the next one makes the rules.
+int sandbox_network_lead(struct sandbox *sandbox, const json_t *network, struct error *err);
+void sandbox_network_back(struct sandbox *sandbox); // the record was not written; a failure is logged
+struct sandbox_confine;                             // sandbox_confine.c
 int sandbox_confine_prepare(struct sandbox *sandbox, struct vm_config *config,
         struct sandbox_confine **ret_confine, struct error *err);
 void sandbox_confine_release(struct sandbox_confine *confine); // accepts NULL

@@ -146,10 +146,10 @@ void sandbox_network_adopt(struct sandbox *sandbox)
                 sandbox->record.name, err.text);
 }
 
-int sandbox_network_apply(struct sandbox *sandbox, struct error *err)
+static int apply(struct sandbox *sandbox, const json_t *network, struct error *err)
 {
     struct network_policy policy;
-    int r = parse_own(sandbox, &policy, err);
+    int r = network_policy_parse(network, &policy, err);
     if (r < 0)
         return r;
     r = network_change(sandbox->all->network, sandbox->record.id, &policy, err);
@@ -157,24 +157,24 @@ int sandbox_network_apply(struct sandbox *sandbox, struct error *err)
     return r;
 }
 
-static int commit(struct sandbox *sandbox, json_t *network, struct error *err)
+int sandbox_network_apply(struct sandbox *sandbox, struct error *err)
 {
-    struct sandbox_record record = sandbox_record_copy(&sandbox->record);
-    json_decref(record.network);
-    record.network = json_incref(network);
-    int r = sandbox_record_commit(sandbox, &record, TXN_DURABLE, err);
-    sandbox_record_free(&record);
-    return r;
+    return apply(sandbox, sandbox->record.network, err);
 }
 
-// The record was written first: a daemon that dies in between leaves one by which the next makes the rules.
-int sandbox_network_follow(struct sandbox *sandbox, json_t *old, struct error *err)
+void sandbox_network_back(struct sandbox *sandbox)
 {
-    struct error back;
-    int r = sandbox->vm == NULL ? 0 : sandbox_network_apply(sandbox, err);
-    if (r < 0 && (commit(sandbox, old, &back) < 0 || sandbox_network_apply(sandbox, &back) < 0))
+    struct error err;
+    if (sandbox->vm != NULL && sandbox_network_apply(sandbox, &err) < 0)
         sandbox_log(sandbox->all, "sandbox %s: its network's old policy cannot be brought back: %s",
-                sandbox->record.name, back.text);
+                sandbox->record.name, err.text);
+}
+
+int sandbox_network_lead(struct sandbox *sandbox, const json_t *network, struct error *err)
+{
+    int r = sandbox->vm == NULL ? 0 : apply(sandbox, network, err);
+    if (r < 0)
+        sandbox_network_back(sandbox);
     return r;
 }
 

@@ -346,10 +346,22 @@ class Network(rig.Case):
             self.assertEqual(self.daemon.ramet("exec", "bare", "echo runs"), "runs\n")
             answer = self.daemon.call("PATCH", "/v1/sandboxes/bare", {"network": "full"})
             self.assertEqual((answer.status, answer.code), (400, "validation.invalid"))
-            self.daemon.ramet("rm", "bare")
             self.daemon.stop()
         finally:
             rig.BIN = real
+        self.refused_whole("bare")
+
+    def refused_whole(self, box):
+        """With the rights, but the machine has no cable: nothing of the change is made."""
+        self.daemon.start("--resolver", internet.SERVER)
+        before = self.daemon.json("show", box)
+        answer = self.daemon.call("PATCH", "/v1/sandboxes/" + box, {"name": "other", "labels": {"a": "b"}, "ttl_secs": 900, "network": "full"})
+        self.assertEqual((answer.status, answer.code), (409, "sandbox.invalid_state"), answer.body)
+        after = self.daemon.json("show", box)
+        for field in "name", "labels", "ttl_secs", "network":
+            self.assertEqual(after.get(field), before.get(field), field)
+        self.daemon.ramet("rm", box)
+        self.daemon.stop()
 
     def nothing_left(self):
         self.assertEqual(len(self.tables()), 1)
