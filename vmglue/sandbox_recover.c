@@ -98,6 +98,26 @@ static void recover(struct sandbox *sandbox)
     }
 }
 
+// A fork that was cut short, so that its children go: the snapshot that it was to keep under a name goes
+// first, while they still say which it is. (A nameless one goes with clean_inner.)
+static void clean_forks(struct sandboxes *all)
+{
+    struct error err;
+    for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next) {
+        struct doc_id id = {names_id(sandbox->record.tree, "tree_")};
+        struct doc doc = {0};
+        if (sandbox->record.state != SANDBOX_CREATING || id.value == 0 ||
+                store_doc_get(all->store, id, &doc) < 0)
+            continue;
+        struct txn *txn = txn_begin(all->store);
+        txn_doc_delete(txn, id);
+        if (txn_commit_wait(txn, TXN_RESERVE, &err) < 0)
+            sandbox_log(all, "the snapshot \"%s\" of a fork that was cut short cannot be removed: %s",
+                    doc.name, err.text);
+        doc_free(&doc);
+    }
+}
+
 static void *recover_thread(void *context)
 {
     recover(context);
@@ -333,6 +353,7 @@ int sandbox_start_all(const struct sandbox_config *config, struct sandboxes **re
     }
     store_doc_list(all->store, DOC_SANDBOX, load_one, all);
     serve_disks(all);
+    clean_forks(all);
     recover_all(all);
     vm_find_strays(all->tag, end_stray, all);
     clean_folders(all);

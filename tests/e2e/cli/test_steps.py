@@ -18,7 +18,7 @@ CAPTURE = ["capture.copying", "capture.freezing", "capture.pausing", "capture.co
 CHANGES = [
     ("create", ("POST", "", {"name": "new", "from": "point"}), ["create.recorded", *VM, "create.running"], "create.running"),
     ("snapshot", ("POST", "/a/snapshots", {"name": "extra"}), [*CAPTURE, "snapshot.taken"], "snapshot.taken"),
-    ("fork", ("POST", "/a/fork", {"names": ["new"]}), [*CAPTURE, "fork.captured", *VM, "fork.running"], "fork.running"),
+    ("fork", ("POST", "/a/fork", {"names": ["new"], "snapshot": "extra"}), [*CAPTURE, "fork.captured", *VM, "fork.running"], "fork.running"),
     ("pause", ("POST", "/a/pause", {}), ["pause.frozen", "pause.recorded", "pause.paused"], "pause.recorded"),
     ("resume", ("POST", "/p/resume", {}), ["resume.recorded", "resume.continued"], "resume.recorded"),
     ("stop", ("POST", "/a/stop", {}), [*CAPTURE, "stop.captured", "stop.ended"], "stop.captured"),
@@ -33,8 +33,8 @@ WAYS = ("daemon", "both", "vmm")
 # Once each by default: steps that are common to changes are tried in one of them.
 SHORT = {"vm.served": "create", "vm.started": "fork", "vm.answered": "restore", "capture.copying": "snapshot",
          "capture.freezing": "restore", "capture.pausing": "fork", "capture.committing": "stop", "stop.ended": "stop"}
-# Where the guest's file systems stand frozen, the daemon that comes next must find out.
-SHORT_WAYS = {"stop.quiet": "daemon"}
+# Where the guest's file systems stand frozen, or a snapshot has its name, the daemon that comes next must find out.
+SHORT_WAYS = {"stop.quiet": "daemon", "fork.captured": "daemon"}
 
 
 class Steps(rig.MachineCase):
@@ -118,10 +118,11 @@ class Steps(rig.MachineCase):
             self.assertEqual({k: v for k, v in states.items() if k in wanted[change]}, wanted[change])
             gone = {"promote": "c", "rm": "a"}.get(change)
             self.assertNotIn(gone, states)
-            if change == "snapshot":
+            if change in ("snapshot", "fork"):
                 self.daemon.json("snapshots", "show", "extra")
         elif change in ("create", "fork"):
             self.assertNotIn("new", states)
+            self.assertNotIn("extra", [one["name"] for one in self.daemon.json("snapshots")])
         elif change in ("start",):
             self.assertEqual(states["s"], "stopped")
         elif change == "restore" and not step.startswith("capture."):
