@@ -24,6 +24,7 @@ enum {
     STREAM_IDLE_MS = 10000, // a guest's connection without a query
     TTL_MIN_S = 60,         // programs keep addresses for a while after they asked
     TTL_MAX_S = 24 * 3600,
+    REST_MS = 100, // without descriptors
     GUEST_NAME_SIZE = 32,
     WORKER_STACK_BYTES = 1 << 20, // admitting goes through nftables, which takes 100 KiB at once
 };
@@ -267,10 +268,12 @@ static void start_job(struct job *job)
 
 // ---- the thread that waits ----
 
-// Takes what there is on one socket. The lock is held for taking alone.
-static void take_one(struct network_dns *dns, int fd)
+// Takes what there is on one socket. The lock is held for taking alone. False: there was no descriptor for a
+// connection, which stays there.
+static bool take_one(struct network_dns *dns, int fd)
 {
     uint8_t waste[1];
+    bool taken = true;
     struct job *job = NULL;
     pthread_mutex_lock(&dns->lock);
     struct dns_guest *guest = dns->guests;
@@ -281,6 +284,7 @@ static void take_one(struct network_dns *dns, int fd)
         socklen_t from_size = sizeof(struct sockaddr_in);
         if (fd == guest->tcp_fd) {
             int stream_fd = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            taken = stream_fd >= 0 || errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
             if (job != NULL)
                 job->stream_fd = stream_fd;
             else if (stream_fd >= 0)
@@ -296,19 +300,24 @@ static void take_one(struct network_dns *dns, int fd)
     pthread_mutex_unlock(&dns->lock);
     if (job != NULL)
         start_job(job);
+    return taken;
 }
 
 static void *wait_thread(void *context)
 {
     struct network_dns *dns = context;
     struct epoll_event events[32];
+    struct pollfd stop = {.fd = dns->stop_fd, .events = POLLIN};
     for (;;) {
         int count = epoll_wait(dns->epoll_fd, events, 32, -1);
+        bool taken = true;
         for (int i = 0; i < count; i++) {
             if (events[i].data.fd == dns->stop_fd)
                 return NULL;
-            take_one(dns, events[i].data.fd);
+            taken = take_one(dns, events[i].data.fd) && taken;
         }
+        if (!taken)
+            poll(&stop, 1, REST_MS); // what ends meanwhile gives one back
     }
 }
 

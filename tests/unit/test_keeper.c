@@ -21,6 +21,7 @@
 #include <libgen.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -370,6 +371,43 @@ static void test_many_silent_clients(void **state)
     assert_kept("kept", "x");
 }
 
+// How often it has waited for something.
+static unsigned long waits_of(pid_t pid)
+{
+    static const char title[] = "\nvoluntary_ctxt_switches:";
+    char path[64], text[8192] = "";
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    const char *found = strstr(text, title);
+    assert_non_null(found);
+    return strtoul(found + strlen(title), NULL, 10);
+}
+
+static void test_out_of_descriptors(void **state)
+{
+    put_text("kept", "x");
+    pid_t pid = running_keeper();
+    struct rlimit before, few;
+    assert_int_equal(prlimit(pid, RLIMIT_NOFILE, NULL, &before), 0);
+    few = before;
+    few.rlim_cur = 5; // its first three, the lock, the socket: none of these is free
+    assert_int_equal(prlimit(pid, RLIMIT_NOFILE, &few, NULL), 0);
+    int waiting = connect_raw();
+    unsigned long waits = waits_of(pid);
+    // One that asks for the client again and again never waits.
+    for (unsigned i = 0; waits_of(pid) < waits + 5 && i < HANG_MS; i++)
+        usleep(1000);
+    unsigned long after = waits_of(pid);
+    assert_int_equal(prlimit(pid, RLIMIT_NOFILE, &before, NULL), 0);
+    if (after < waits + 5)
+        fail_msg("it waited %lu times, where nobody could be taken", after - waits);
+    assert_kept("kept", "x");
+    close(waiting);
+}
+
 static void test_other_users_are_turned_away(void **state)
 {
     if (geteuid() != 0) {
@@ -585,6 +623,7 @@ int main(void)
             test(test_names_are_bounded),
             test(test_garbage),
             test(test_many_silent_clients),
+            test(test_out_of_descriptors),
             test(test_other_users_are_turned_away),
             test(test_one_keeper_from_many_starters),
             test(test_new_session_and_no_inheritance),

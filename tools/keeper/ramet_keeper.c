@@ -32,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS_MAX = 64, IDLE_SECONDS = 60, LOCK_SECONDS = 10 };
+enum { CLIENTS_MAX = 64, IDLE_SECONDS = 60, LOCK_SECONDS = 10, REST_MS = 100 };
 #define OOM_SCORE "-950"
 enum { SLOT_LISTEN, SLOT_SIGNAL, SLOT_CLIENTS };
 
@@ -52,6 +52,7 @@ static struct {
     int clients[CLIENTS_MAX];
     bool refused[CLIENTS_MAX]; // another user: every request is answered with -EPERM
     unsigned client_count;
+    bool rests; // a client could not be taken, for want of a descriptor
     bool ending;
     int ending_client; // who asked; hears of it last
 } keeper;
@@ -212,8 +213,10 @@ static bool serve_client(int client, bool refused)
 static void accept_client(void)
 {
     int client = accept4(keeper.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (client < 0)
+    if (client < 0) {
+        keeper.rests = errno != EINTR && errno != ECONNABORTED && errno != EAGAIN;
         return;
+    }
     pid_t pid;
     uid_t uid;
     bool allowed = unix_socket_peer(client, &pid, &uid) == 0 && (uid == keeper.uid || uid == 0);
@@ -336,12 +339,17 @@ static void poll_once(void)
     struct pollfd fds[SLOT_CLIENTS + CLIENTS_MAX] = {
             [SLOT_LISTEN] = {keeper.listen_fd, POLLIN, 0}, [SLOT_SIGNAL] = {keeper.signal_fd, POLLIN, 0}};
     unsigned count = keeper.client_count;
-    if (count == CLIENTS_MAX)
+    bool rests = keeper.rests;
+    keeper.rests = false;
+    if (count == CLIENTS_MAX || rests)
         fds[SLOT_LISTEN].fd = -1; // the next ones wait in the backlog
     for (unsigned i = 0; i < count; i++)
         fds[SLOT_CLIENTS + i] = (struct pollfd){keeper.clients[i], POLLIN, 0};
-    int ready = poll(fds, SLOT_CLIENTS + count, count == 0 ? (int)keeper.idle_seconds * 1000 : -1);
-    if (ready == 0 && (keeper.held_count == 0 || !name_is_ours()))
+    int ready = poll(fds, SLOT_CLIENTS + count,
+            rests        ? REST_MS
+            : count == 0 ? (int)keeper.idle_seconds * 1000
+                         : -1);
+    if (ready == 0 && !rests && (keeper.held_count == 0 || !name_is_ours()))
         keeper.ending = true;
     if (ready <= 0)
         return;

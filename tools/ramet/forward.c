@@ -13,9 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 16384, PENDING = 64 };
+enum { HEAD_MAX = 16384, PENDING = 64, REST_NS = 100000000 };
 
 struct forward {
     const struct server *server;
@@ -71,6 +72,20 @@ static int listen_on(const struct verb *verb, unsigned port, unsigned *ret_port)
     }
     *ret_port = ntohs(address.sin_port);
     return fd;
+}
+
+// Nothing can be taken at the moment, of descriptors for the most part: those who wait stay where they are
+// until others have ended.
+static void rest(int problem)
+{
+    static bool said;
+    if (problem == EINTR || problem == ECONNABORTED)
+        return;
+    if (!said)
+        cli_note("ramet forward: no more connections can be taken (%s); the next ones wait until some end",
+                strerror(problem));
+    said = true;
+    nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
 }
 
 static bool parse_port(const char *text, char **ret_end, unsigned lowest, unsigned *ret_port)
@@ -132,7 +147,9 @@ static int run(struct cli *cli, const struct verb *verb, char **argv)
             pthread_detach(thread);
             continue;
         }
-        if (one->fd >= 0)
+        if (one->fd < 0)
+            rest(errno);
+        else
             close(one->fd);
         free(one);
     }

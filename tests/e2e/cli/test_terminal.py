@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -196,7 +197,10 @@ class Terminal(rig.Case):
         forward = subprocess.Popen([RAMET, "forward", "box", "0:9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env={**os.environ, **self.remote})
         port = int(re.search(r"127\.0\.0\.1:(\d+)", forward.stdout.readline()).group(1))
+        limits = resource.prlimit(forward.pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(forward.pid, resource.RLIMIT_NOFILE)[1]))
         with socket.create_connection(("127.0.0.1", port)) as sock:
+            self.assertIn("no more connections", forward.stderr.readline())    # it has no descriptor for this one
+            resource.prlimit(forward.pid, resource.RLIMIT_NOFILE, limits)
             self.assertEqual(sock.recv(10), b"")    # nothing listens there
         self.assertIn("port", forward.stderr.readline())
         forward.terminate()
