@@ -250,26 +250,43 @@ static int take_source(struct template_build *build, struct error *err)
     }
 }
 
-static int enqueue(struct template_build *build, json_t **ret_json, struct error *err)
+static int check_queue_locked(const struct template_build *build, struct error *err)
 {
     struct templates *all = build->all;
     unsigned waiting = 0;
-    int r = 0;
-    pthread_mutex_lock(&all->lock);
-    struct template_build **link = &all->first;
-    for (; *link != NULL; link = &(*link)->next) {
-        if (has_ended(*link))
+    for (const struct template_build *one = all->first; one != NULL; one = one->next) {
+        if (has_ended(one))
             continue;
         waiting++;
-        if (strcmp((*link)->request.name, build->request.name) == 0)
-            r = error_set(err, -EEXIST, "template \"%s\" is being built already (%s)", build->request.name,
-                    (*link)->id);
+        if (strcmp(one->request.name, build->request.name) == 0)
+            return error_set(err, -EEXIST, "template \"%s\" is being built already (%s)", build->request.name,
+                    one->id);
     }
-    if (r == 0 && all->stopping)
-        r = error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
-    if (r == 0 && waiting >= QUEUED_MAX)
-        r = error_set(err, -EAGAIN, "%u builds wait already; try again later", waiting);
+    if (all->stopping)
+        return error_set(err, -EAGAIN, "the daemon is ending; try again when the next one runs");
+    if (waiting >= QUEUED_MAX)
+        return error_set(err, -EAGAIN, "%u builds wait already; try again later", waiting);
+    return 0;
+}
+
+// Before its source is taken: an import cannot be given back.
+static int check_queue(const struct template_build *build, struct error *err)
+{
+    pthread_mutex_lock(&build->all->lock);
+    int r = check_queue_locked(build, err);
+    pthread_mutex_unlock(&build->all->lock);
+    return r;
+}
+
+static int enqueue(struct template_build *build, json_t **ret_json, struct error *err)
+{
+    struct templates *all = build->all;
+    pthread_mutex_lock(&all->lock);
+    int r = check_queue_locked(build, err);
     if (r == 0) {
+        struct template_build **link = &all->first;
+        while (*link != NULL)
+            link = &(*link)->next;
         *link = build;
         build->references = 1;
         *ret_json = build_json_locked(build);
@@ -297,10 +314,15 @@ int template_build_begin(struct templates *all, const json_t *body, const struct
     if (r == 0)
         r = reserve_name(build, err);
     if (r == 0)
+        r = check_queue(build, err);
+    if (r == 0)
         r = take_source(build, err);
     if (r == 0)
         r = enqueue(build, ret_json, err);
     if (r < 0) {
+        if (build->upload[0] != '\0') // for another try
+            template_spool_give_back(all->spool, build->request.what);
+        build->upload[0] = '\0';
         let_go(build);
         free_build(build);
     }

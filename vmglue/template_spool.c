@@ -206,6 +206,17 @@ int template_spool_use(struct template_spool *spool, const char *id, char *ret_p
     return r;
 }
 
+void template_spool_give_back(struct template_spool *spool, const char *id)
+{
+    pthread_mutex_lock(&spool->lock);
+    struct upload *upload = find_locked(spool, id);
+    if (upload != NULL) {
+        upload->used = false;
+        upload->since = (time_t)(clock_monotonic_ms() / 1000);
+    }
+    pthread_mutex_unlock(&spool->lock);
+}
+
 void template_spool_release(struct template_spool *spool, const char *id)
 {
     pthread_mutex_lock(&spool->lock);

@@ -27,6 +27,7 @@ int template_spool_take(struct template_spool *spool,
         struct error *err);
 // The file's path, at least PATH_MAX bytes; it stays until template_spool_release. One user at a time.
 int template_spool_use(struct template_spool *spool, const char *id, char *ret_path, struct error *err);
-void template_spool_release(struct template_spool *spool, const char *id); // it was used: it goes
+void template_spool_give_back(struct template_spool *spool, const char *id); // another one may use it
+void template_spool_release(struct template_spool *spool, const char *id);   // it was used: it goes
 int template_spool_remove(struct template_spool *spool, const char *id, struct error *err); // -EBUSY: in use
 void template_spool_expire(struct template_spool *spool); // removes what nobody took
