@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keeper as a process: what it is given comes back, from whichever client, and nothing a client sends
 // hurts it.
+#include "tests/unit/keeper_fixture.h"
 #include "vmglue/keeper_guard.h"
 #include "vmglue/keeper_wire.h"
 #include "vmglue/unix_socket.h"
@@ -17,64 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include <dirent.h>
-#include <libgen.h>
 #include <poll.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { HANG_MS = 120000 };
-
-static char run_dir[256], libexec[4096];
-static struct error err;
-
-#define assert_ok(call)                                                                                      \
-    do {                                                                                                     \
-        err.text[0] = '\0';                                                                                  \
-        int ok_result = (call);                                                                              \
-        if (ok_result < 0)                                                                                   \
-            fail_msg("%s: %d %s", #call, ok_result, err.text);                                               \
-    } while (0)
-
-static int make_file(const char *text)
-{
-    int fd = memfd_create("kept", MFD_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    return fd;
-}
-
-static void assert_kept(const char *name, const char *text)
-{
-    int fd = -1;
-    char got[64] = "";
-    assert_ok(keeper_get(run_dir, name, &fd, &err));
-    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-    assert_int_equal(pread(fd, got, sizeof got - 1, 0), strlen(text));
-    assert_string_equal(got, text);
-    close(fd);
-}
-
-static void put_text(const char *name, const char *text)
-{
-    int fd = make_file(text);
-    assert_ok(keeper_put(run_dir, name, fd, &err));
-    close(fd);
-}
-
-static int connect_raw(void)
-{
-    char path[300];
-    int fd;
-    snprintf(path, sizeof path, "%s/keeper.sock", run_dir);
-    assert_int_equal(unix_socket_connect(path, SOCK_SEQPACKET, &fd), 0);
-    return fd;
-}
 
 static pid_t keeper_pid(void)
 {
@@ -84,22 +33,6 @@ static pid_t keeper_pid(void)
     assert_int_equal(unix_socket_peer(fd, &pid, &uid), 0);
     close(fd);
     return pid; // of the process that listens: as it was when it called listen
-}
-
-static int setup(void **state)
-{
-    snprintf(run_dir, sizeof run_dir, "/tmp/ramet-keeper-test-XXXXXX");
-    assert_non_null(mkdtemp(run_dir));
-    assert_ok(keeper_ensure(run_dir, libexec, &err));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_ok(keeper_stop(run_dir, &err));
-    char command[400];
-    snprintf(command, sizeof command, "rm -r '%s'", run_dir);
-    return system(command);
 }
 
 static void test_hand_over_and_back(void **state)
@@ -287,29 +220,6 @@ static unsigned count_fds(pid_t pid)
     return count;
 }
 
-// The keeper's process: the kernel's record of the socket's peer is of its parent, which called listen.
-static pid_t running_keeper(void)
-{
-    char wanted[5000];
-    int size = snprintf(wanted, sizeof wanted, "%s/ramet-keeper%c%s", libexec, 0, run_dir);
-    DIR *processes = opendir("/proc");
-    assert_non_null(processes);
-    pid_t found = 0;
-    for (struct dirent *entry; found == 0 && (entry = readdir(processes)) != NULL;) {
-        char path[300], command[sizeof wanted];
-        snprintf(path, sizeof path, "/proc/%.20s/cmdline", entry->d_name);
-        int fd = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-        if (fd < 0)
-            continue;
-        if (read(fd, command, sizeof command) > size && memcmp(command, wanted, (size_t)size) == 0)
-            found = (pid_t)atoi(entry->d_name);
-        close(fd);
-    }
-    closedir(processes);
-    assert_true(found > 0);
-    return found;
-}
-
 static void kill_keeper(void)
 {
     pid_t pid = running_keeper();
@@ -355,57 +265,6 @@ static void test_garbage(void **state)
     }
     if (after > before + 2)
         fail_msg("the keeper leaks descriptors: %u before, %u after", before, after);
-}
-
-static void test_many_silent_clients(void **state)
-{
-    // Clients that connect and say nothing take no place from nobody for ever, and the keeper does not wait
-    // for them.
-    put_text("kept", "x");
-    int fds[40];
-    for (unsigned i = 0; i < 40; i++)
-        fds[i] = connect_raw();
-    assert_kept("kept", "x");
-    for (unsigned i = 0; i < 40; i++)
-        close(fds[i]);
-    assert_kept("kept", "x");
-}
-
-// How often it has waited for something.
-static unsigned long waits_of(pid_t pid)
-{
-    static const char title[] = "\nvoluntary_ctxt_switches:";
-    char path[64], text[8192] = "";
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_true(read(fd, text, sizeof text - 1) > 0);
-    close(fd);
-    const char *found = strstr(text, title);
-    assert_non_null(found);
-    return strtoul(found + strlen(title), NULL, 10);
-}
-
-static void test_out_of_descriptors(void **state)
-{
-    put_text("kept", "x");
-    pid_t pid = running_keeper();
-    struct rlimit before, few;
-    assert_int_equal(prlimit(pid, RLIMIT_NOFILE, NULL, &before), 0);
-    few = before;
-    few.rlim_cur = 5; // its first three, the lock, the socket: none of these is free
-    assert_int_equal(prlimit(pid, RLIMIT_NOFILE, &few, NULL), 0);
-    int waiting = connect_raw();
-    unsigned long waits = waits_of(pid);
-    // One that asks for the client again and again never waits.
-    for (unsigned i = 0; waits_of(pid) < waits + 5 && i < HANG_MS; i++)
-        usleep(1000);
-    unsigned long after = waits_of(pid);
-    assert_int_equal(prlimit(pid, RLIMIT_NOFILE, &before, NULL), 0);
-    if (after < waits + 5)
-        fail_msg("it waited %lu times, where nobody could be taken", after - waits);
-    assert_kept("kept", "x");
-    close(waiting);
 }
 
 static void test_other_users_are_turned_away(void **state)
@@ -599,18 +458,8 @@ static void test_start_failures_have_words(void **state)
 
 int main(void)
 {
-    char exe[3000];
-    ssize_t size = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (size < 0)
+    if (!find_libexec())
         return 1;
-    exe[size] = '\0';
-    snprintf(libexec, sizeof libexec, "%s/../tools", dirname(exe));
-    char *resolved = realpath(libexec, NULL);
-    if (resolved == NULL)
-        return 1;
-    snprintf(libexec, sizeof libexec, "%s", resolved);
-    free(resolved);
-#define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
             test(test_hand_over_and_back),
             test(test_same_open_file),
@@ -622,8 +471,6 @@ int main(void)
             test(test_list_many),
             test(test_names_are_bounded),
             test(test_garbage),
-            test(test_many_silent_clients),
-            test(test_out_of_descriptors),
             test(test_other_users_are_turned_away),
             test(test_one_keeper_from_many_starters),
             test(test_new_session_and_no_inheritance),
