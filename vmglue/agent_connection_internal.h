@@ -43,9 +43,9 @@ struct agent {
     uint64_t round_trip_ns;
     uint64_t heard_ns; // when anything came last
     unsigned quiet_ms, answer_ms;
-    struct agent_pump *pumps; // taken out by the I/O thread alone
-    unsigned pump_count;
-    unsigned version; // never changes
+    struct agent_pump *pumps;        // taken out by the I/O thread alone
+    unsigned pump_count, pumps_left; // whose user is there; whose user has closed his end
+    unsigned version;                // never changes
 };
 
 int agent_post_locked(struct agent *agent, const struct agent_call *call, uint16_t type, uint16_t flags,

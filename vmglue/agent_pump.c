@@ -43,7 +43,10 @@ void agent_pump_free(struct agent_pump *pump)
 {
     struct agent *agent = pump->call.agent;
     pthread_mutex_lock(&agent->lock);
-    agent->pump_count--;
+    if (pump->left)
+        agent->pumps_left--;
+    else
+        agent->pump_count--;
     pthread_mutex_unlock(&agent->lock);
     if (pump->fd >= 0)
         close(pump->fd);
@@ -189,8 +192,32 @@ static struct agent_pump *head(struct agent *agent)
     return first;
 }
 
+static void note_left(struct agent *agent, struct agent_pump *pump)
+{
+    if (pump->left || pump->kept) // the owner of a kept one drops it
+        return;
+    pthread_mutex_lock(&agent->lock);
+    pump->left = true;
+    agent->pump_count--;
+    agent->pumps_left++;
+    pthread_mutex_unlock(&agent->lock);
+}
+
+// New ones are put in front, so the last of these is the oldest.
+static struct agent_pump *oldest_left(struct agent *agent)
+{
+    struct agent_pump *oldest = NULL;
+    pthread_mutex_lock(&agent->lock);
+    bool many = agent->pumps_left > AGENT_PUMPS_LEFT_MAX;
+    for (struct agent_pump *pump = agent->pumps; many && pump != NULL; pump = pump->next)
+        oldest = pump->left ? pump : oldest;
+    pthread_mutex_unlock(&agent->lock);
+    return oldest;
+}
+
 void agent_pump_work(struct agent *agent)
 {
+    struct agent_pump *oldest;
     for (struct agent_pump *pump = head(agent), *next; pump != NULL; pump = next) {
         next = pump->next;
         bool over = work_out(pump);
@@ -198,7 +225,11 @@ void agent_pump_work(struct agent *agent)
         // Who closed his end altogether wants no more; what he had written before goes to the guest first.
         if (over || (pump->hung_up && pump->input_ended))
             take_out(agent, pump);
+        else if (pump->hung_up)
+            note_left(agent, pump);
     }
+    while ((oldest = oldest_left(agent)) != NULL)
+        take_out(agent, oldest);
 }
 
 struct pollfd *agent_pump_polls(struct agent *agent, size_t reserved, size_t *ret_count)

@@ -3,18 +3,21 @@
 // moves them both ways, and holds each side back when the other does not take what there is.
 //
 // Channel 0 goes to the guest, channel 1 comes from it; END on either is a half-closed socket. The user's end
-// is one of a socket pair; when the user has closed it, the stream is ended.
+// is one of a socket pair; when the user has closed it, what he had written goes to the guest, and the stream
+// is ended. A guest that does not take it keeps no place from others: only so many of these wait, the oldest
+// go.
 #pragma once
 
 #include "vmglue/agent_connection_internal.h"
 
-enum { AGENT_PUMPS_MAX = 256 };
+enum { AGENT_PUMPS_MAX = 256, AGENT_PUMPS_LEFT_MAX = 64 };
 
 struct agent_pump {
     struct agent_pump *next;
     struct agent_call call; // begun by the owner before agent_pump_start
     bool kept;              // the owner ends it by agent_pump_drop; else the I/O thread does, when it is over
     bool dropped, over;     // protected by the agent's lock
+    bool left;              // protected by it too: the user has closed his end, and it counts as one of these
     // The I/O thread's:
     int fd; // our end, -1 when closed
     struct agent_piece *piece;

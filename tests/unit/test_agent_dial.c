@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections to ports and sockets of the guest: bytes, half-closed ends, back-pressure, refusals.
 #include "tests/unit/agent_fixture.h"
+#include "vmglue/agent_pump.h"
 
 #include <pthread.h>
 
@@ -23,6 +24,7 @@ static const char echo_server[] =
         "    c=r.accept()[0]; c.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,struct.pack('ii',1,0)); "
         "c.recv(1); c.close()\n"
         "q=socket.create_server(('127.0.0.1',7003))\n"
+        "d=socket.socket(socket.AF_UNIX); d.bind(sys.argv[1]+'.silent'); d.listen(1000)\n"
         "threading.Thread(target=reset,daemon=True).start()\n"
         "threading.Thread(target=run,args=(u,),daemon=True).start()\n"
         "print('ready',flush=True)\n"
@@ -237,6 +239,22 @@ static void many_at_once(void **state)
     }
 }
 
+// Nobody accepts there: what was written to it before the end is not taken, and must keep no place. It is
+// more than the stream's window and the guest's socket hold together, and less than these and the user's end.
+static void who_has_left_keeps_no_place(void **state)
+{
+    enum { DEFAULT_BUFFER = 212992 };
+    static char bytes[AGENT_WINDOW_BYTES + DEFAULT_BUFFER + 50000];
+    int size = DEFAULT_BUFFER; // the kernel doubles it
+    for (int i = 0; i < AGENT_PUMPS_MAX + AGENT_PUMPS_LEFT_MAX + 10; i++) {
+        int fd = dial(*state, "unix:/run/echo.sock.silent");
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size), 0);
+        send_all(fd, bytes, sizeof bytes);
+        close(fd);
+    }
+    a_port_answers_and_half_closes(state);
+}
+
 static void closing_and_disconnecting_leave_nothing_open(void **state)
 {
     struct guest *guest = *state;
@@ -273,6 +291,7 @@ int main(void)
             cmocka_unit_test(much_goes_both_ways_unharmed),
             cmocka_unit_test(who_does_not_read_holds_back_his_peer_alone),
             cmocka_unit_test(many_at_once),
+            cmocka_unit_test(who_has_left_keeps_no_place),
             cmocka_unit_test(closing_and_disconnecting_leave_nothing_open),
     };
     return cmocka_run_group_tests(tests, dial_setup, dial_teardown);
