@@ -191,17 +191,20 @@ static void ring_add_timer(struct loop *loop, struct loop_timer *timer)
     timer->armed = true;
 }
 
-static void run_timers(struct ring_loop *self)
+static int run_timers(struct ring_loop *self)
 {
     if (self->timers == NULL)
-        return;
+        return 0;
     uint64_t now = ring_now(&self->loop);
+    int count = 0;
     while (self->timers != NULL && self->timers->deadline_ns <= now) {
         struct loop_timer *timer = self->timers;
         self->timers = timer->next;
         timer->armed = false;
         timer->fire(timer);
+        count++;
     }
+    return count;
 }
 
 // The middle steps of a directory sync; true when the operation goes on.
@@ -299,7 +302,7 @@ static int ring_run_once(struct loop *loop, bool wait)
         did++;
         work->run(work);
     }
-    run_timers(self);
+    did += run_timers(self);
     bool sleep = wait && did == 0;
     if (sleep) {
         arm_wake(self);
