@@ -36,8 +36,9 @@ struct walker {
     struct checked_file *files;
     unsigned count, room;
     uint64_t file_blocks;
-    uint64_t limit_seq; // records after it may be in flight
-    uint64_t must_seq;  // records up to it have to be there
+    uint64_t limit_seq;    // records after it may be in flight
+    uint64_t must_seq;     // records up to it have to be there
+    uint64_t first_number; // of an open log's files at the beginning, also those that retire
     struct record_arrays arrays;
     uint8_t inline_body[BLOCK_SIZE]; // of the present record
     int fd;
@@ -392,6 +393,7 @@ static void hold_files(struct walker *self)
 {
     struct log *log = self->check->log;
     pthread_mutex_lock(&log->lock);
+    self->first_number = log->oldest->number;
     for (struct log_file *held = log->oldest; held != NULL; held = held->next) {
         if (log->retiring && held->number < log->retire_to)
             continue; // is going already
@@ -413,6 +415,18 @@ static void let_go(struct walker *self)
     }
 }
 
+// A file that an open log has given up since it was looked at, or has begun.
+static bool comes_or_goes(struct walker *self, uint64_t number)
+{
+    struct log *log = self->check->log;
+    if (log == NULL || number < self->first_number)
+        return false;
+    pthread_mutex_lock(&log->lock);
+    uint64_t next = log->next_file_number + (log->rotation == ROTATION_RUN ? 1 : 0);
+    pthread_mutex_unlock(&log->lock);
+    return number < next;
+}
+
 static bool known_file(const struct walker *self, uint64_t number)
 {
     for (unsigned i = 0; i < self->count; i++)
@@ -431,7 +445,7 @@ static void note_name(void *context, const char *name)
     bool ours = *digits >= '0' && *digits <= '9' && *end == 0 && strlen(name) < NAME_MAX_BYTES;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (ours && spare))
         return;
-    if (ours && known_file(self, number))
+    if (ours && (known_file(self, number) || comes_or_goes(self, number)))
         return;
     if (ours && self->check->log == NULL) {
         add_file(self)->number = number;
