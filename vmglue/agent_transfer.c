@@ -149,11 +149,16 @@ struct watching {
     size_t size;
 };
 
+static int no_event(struct error *err)
+{
+    return error_set(err, -EPROTO, "the guest's agent sent something that is no event of a watch");
+}
+
 // Events are cut anywhere between pieces.
-static int take_events(struct watching *watching, const void *bytes, size_t size)
+static int take_events(struct watching *watching, const void *bytes, size_t size, struct error *err)
 {
     if (size > sizeof watching->bytes - watching->size)
-        return -EPROTO;
+        return no_event(err);
     memcpy(watching->bytes + watching->size, bytes, size);
     watching->size += size;
     size_t done = 0;
@@ -162,7 +167,7 @@ static int take_events(struct watching *watching, const void *bytes, size_t size
         struct agent_cursor record = agent_cursor_over(watching->bytes + done, watching->size - done);
         uint32_t length = agent_cursor_u32(&record);
         if (!record.bad && length > EVENT_MAX_BYTES - 4)
-            return -EPROTO;
+            return no_event(err);
         const uint8_t *event = agent_cursor_bytes(&record, length);
         if (event == NULL)
             break;
@@ -170,13 +175,13 @@ static int take_events(struct watching *watching, const void *bytes, size_t size
         int kind = (int)agent_cursor_u32(&fields);
         const char *path = agent_cursor_string(&fields), *other = agent_cursor_string(&fields);
         if (fields.bad || kind < AGENT_WATCH_READY || kind > AGENT_WATCH_OVERFLOW)
-            return -EPROTO;
+            return no_event(err);
         result = watching->watch->each(watching->watch->context, kind, path, other);
         done += 4 + (size_t)length;
     }
     memmove(watching->bytes, watching->bytes + done, watching->size - done);
     watching->size -= done;
-    return result;
+    return result == 0 ? 0 : error_set(err, result, "the watching was given up: %s", strerror(-result));
 }
 
 static int serve_watch(struct agent_call *call, struct watching *watching, struct error *err)
@@ -195,10 +200,10 @@ static int serve_watch(struct agent_call *call, struct watching *watching, struc
             return result;
         if (event != AGENT_EVENT_PIECE)
             continue;
-        result = take_events(watching, piece->bytes, piece->size);
+        result = take_events(watching, piece->bytes, piece->size, err);
         agent_call_taken(call, piece);
         if (result < 0)
-            return error_set(err, result, "the watching was given up");
+            return result;
     }
 }
 

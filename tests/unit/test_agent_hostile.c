@@ -232,6 +232,24 @@ static void folders_with_wild_lengths(void **state)
     part(&liar, agent);
 }
 
+static int each_change(void *context, int kind, const char *path, const char *other)
+{
+    fail();
+    return 0;
+}
+
+static void events_with_wild_lengths(void **state)
+{
+    struct liar liar;
+    struct agent *agent;
+    struct error err;
+    const struct agent_watch watch = {.path = "/", .each = each_change};
+    assert_int_equal(meet(&liar, WILD_ENTRY, &agent, &err), 0);
+    assert_int_equal(agent_watch(agent, &watch, &err), -EPROTO);
+    assert_non_null(strstr(err.text, "no event of a watch"));
+    part(&liar, agent);
+}
+
 static void noise_is_no_answer(void **state)
 {
     struct liar liar;
@@ -251,6 +269,7 @@ int main(void)
             cmocka_unit_test(more_than_the_window_is_refused),
             cmocka_unit_test(empty_frames_without_end_are_refused),
             cmocka_unit_test(folders_with_wild_lengths),
+            cmocka_unit_test(events_with_wild_lengths),
             cmocka_unit_test(noise_is_no_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
