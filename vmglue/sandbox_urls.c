@@ -153,6 +153,8 @@ int sandbox_url_remove(
     // may be asked for again: until the record is without it, it would be back with the next daemon.
     urls_revoke(urls, id);
     r = sandbox_begin(all, name, "being changed", &sandbox, err);
+    if (r == -ENOENT) // the sandbox is gone by now, and no record has it
+        urls_forget(urls, id);
     if (r < 0)
         return r;
     list = others(sandbox->record.urls, id, &found);
@@ -163,7 +165,7 @@ int sandbox_url_remove(
         *ret_is_url = true;
         r = no_such_url(name, id, err);
     }
-    if (r == 0 || !found)
+    if (!found)
         urls_forget(urls, id);
     sandbox_finish(sandbox);
     return r;
@@ -184,6 +186,18 @@ bool sandbox_url_find_request(struct sandboxes *all, const char *request, json_t
     return found != NULL;
 }
 
+static bool has(const json_t *urls, const char *id)
+{
+    size_t i;
+    const json_t *url;
+    json_array_foreach((json_t *)urls, i, url)
+    {
+        if (strcmp(json_fields_get_text(url, "id"), id) == 0)
+            return true;
+    }
+    return false;
+}
+
 void sandbox_url_index(struct sandboxes *all, const char *sandbox_id, const json_t *old, const json_t *urls)
 {
     struct urls *index = all->config.service->urls;
@@ -195,8 +209,14 @@ void sandbox_url_index(struct sandboxes *all, const char *sandbox_id, const json
     // First in, then out: who is in both is never missing.
     json_array_foreach(urls, i, url) if (sha256_parse(json_fields_get_text(url, "hash"), &hash))
             urls_index_put(index, &hash, sandbox_id);
-    json_array_foreach(old, i, url) if (sha256_parse(json_fields_get_text(url, "hash"), &hash))
+    json_array_foreach(old, i, url)
+    {
+        const char *id = json_fields_get_text(url, "id");
+        if (sha256_parse(json_fields_get_text(url, "hash"), &hash))
             urls_index_drop(index, &hash);
+        if (!has(urls, id))
+            urls_forget(index, id);
+    }
 }
 
 // Lock held. The record is what counts: the index says where to look.
@@ -232,7 +252,9 @@ bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_u
         return false;
     pthread_mutex_lock(&all->lock);
     struct sandbox *sandbox = sandbox_find_locked(all, id);
-    bool found = sandbox != NULL && find_in_locked(sandbox, &wanted, ret_url);
+    // With the lock: one that is revoked is forgotten when its record is without it.
+    bool found = sandbox != NULL && find_in_locked(sandbox, &wanted, ret_url) &&
+                 !urls_is_revoked(urls, ret_url->id);
     pthread_mutex_unlock(&all->lock);
-    return found && !urls_is_revoked(urls, ret_url->id);
+    return found;
 }

@@ -33,5 +33,6 @@ int sandbox_url_remove(
 // false: no URL has this token, or it has expired. By the index of urls.h: an unknown token waits for
 // nobody's lock but the index's.
 bool sandbox_url_find(struct sandboxes *all, const char *token, struct sandbox_url *ret_url);
-// The index follows what a record has; arrays as in the record, or NULL. With the sandboxes' lock or without.
+// The index follows what a record has; arrays as in the record, or NULL. Of those that no record has any more
+// nothing is remembered. With the sandboxes' lock or without.
 void sandbox_url_index(struct sandboxes *all, const char *sandbox_id, const json_t *old, const json_t *urls);

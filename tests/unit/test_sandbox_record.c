@@ -5,6 +5,8 @@
 #include "snapshot/txn.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/sandbox_internal.h"
+#include "vmglue/sandbox_urls.h"
+#include "vmglue/urls.h"
 
 static void put(struct store *store, struct sandbox_record *record)
 {
@@ -51,10 +53,37 @@ static void test_reasons_that_are_no_text(void **state)
     store_fixture_remove(&f);
 }
 
+// A URL that is revoked while its sandbox goes, and one whose record could not be written, leave nothing
+// behind with the sandbox.
+static void test_revoked_urls_go_with_their_sandbox(void **state)
+{
+    struct service service = {.urls = urls_create()};
+    struct sandboxes all = {.config = {.service = &service}};
+    struct sha256 hash = sha256_of("token", 5);
+    char hex[2 * SHA256_SIZE + 1], id[URLS_SANDBOX_SIZE];
+    sha256_hex(&hash, hex);
+    json_t *both =
+            json_pack("[{s:s, s:s}, {s:s, s:s}]", "id", "url_1", "hash", hex, "id", "url_2", "hash", hex);
+    json_t *one = json_pack("[O]", json_array_get(both, 0));
+    sandbox_url_index(&all, "sbx_1", NULL, both);
+    urls_revoke(service.urls, "url_1");
+    urls_revoke(service.urls, "url_2");
+    sandbox_url_index(&all, "sbx_1", both, one);
+    assert_true(urls_is_revoked(service.urls, "url_1")); // its record has it still
+    assert_false(urls_is_revoked(service.urls, "url_2"));
+    sandbox_url_index(&all, "sbx_1", one, NULL);
+    assert_false(urls_is_revoked(service.urls, "url_1"));
+    assert_false(urls_index_find(service.urls, &hash, id));
+    json_decref(one);
+    json_decref(both);
+    urls_destroy(service.urls);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
             cmocka_unit_test(test_reasons_that_are_no_text),
+            cmocka_unit_test(test_revoked_urls_go_with_their_sandbox),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
