@@ -191,13 +191,15 @@ int stream_file_publish(const struct verb *verb, struct stream_file *file)
     mode_t mask = umask(0);
     umask(mask);
     // A program that we ran may have written the file by its name; its data is synced through any descriptor.
-    int r = fchmod(file->fd, file->mode != 0 ? file->mode : 0666 & ~mask) < 0 || fsync(file->fd) < 0 ||
-                            rename(file->temporary, file->path) < 0
-                    ? -errno
-                    : sync_folder(file->path);
-    int status = r < 0 ? cli_fail(verb, "%s cannot be completed: %s", file->path, strerror(-r)) : CLI_DONE;
-    if (r < 0)
+    int status = CLI_DONE, r;
+    if (fchmod(file->fd, file->mode != 0 ? file->mode : 0666 & ~mask) < 0 || fsync(file->fd) < 0 ||
+            rename(file->temporary, file->path) < 0) {
+        status = cli_fail(verb, "%s cannot be completed: %s", file->path, strerror(errno));
         unlink(file->temporary);
+    } else if ((r = sync_folder(file->path)) < 0) { // it is there, and may have taken another's place
+        cli_note("note: %s is complete, but its folder cannot be synced (%s): a power cut may still undo it",
+                file->path, strerror(-r));
+    }
     close(file->fd);
     interrupt_remove(file->interrupt);
     free(file->temporary);

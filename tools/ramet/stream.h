@@ -31,6 +31,7 @@ struct stream_file {
     struct interrupt *interrupt;
 };
 int stream_file_create(const struct verb *verb, const char *path, struct stream_file *ret_file);
-// Data, name and folder are on disk when this returns CLI_DONE. Frees *file either way.
+// CLI_DONE: the whole file is at its path, and on disk; where only its folder could not be synced, a note on
+// standard error says so. Otherwise the path is as it was. Frees *file either way.
 int stream_file_publish(const struct verb *verb, struct stream_file *file);
 void stream_file_discard(struct stream_file *file);

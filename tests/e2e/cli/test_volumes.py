@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -101,6 +102,24 @@ class Volumes(rig.Case):
         again = self.daemon.json("snapshots", "show", changed["id"])
         self.assertEqual((again["name"], again["labels"]), ("renamed", {"branch": "best"}))
         self.daemon.ramet("snapshots", "update", "renamed", "--name", name)
+
+    def test_a_folder_that_cannot_be_synced(self):
+        """The file is there, and has taken another's place: no failure, but a note."""
+        self.daemon.ramet("volume", "create", "v", "1M")
+        folder, drop = self.path("blind"), []
+        os.mkdir(folder)
+        os.chmod(folder, 0o300)    # files can be made in it, and it cannot be read
+        if os.geteuid() == 0:      # it reads all, but for this
+            drop = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+            if shutil.which("setpriv") is None:
+                self.skipTest("there is no setpriv (Debian: util-linux)")
+        done = subprocess.run([*drop, rig.BIN + "/ramet", "--run", self.daemon.run, "volume", "export", "v", folder + "/out"],
+                              capture_output=True, text=True, timeout=rig.HANG_SECS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("its folder cannot be synced (Permission denied)", done.stderr)
+        os.chmod(folder, 0o700)
+        self.assertEqual(os.listdir(folder), ["out"])
+        self.assertEqual(self.read("blind/out"), bytes(MIB))
 
     def test_resize_and_rename(self):
         self.daemon.ramet("volume", "create", "v", "1M")
