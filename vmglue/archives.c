@@ -135,12 +135,14 @@ static int change_body(void *context, const struct doc *doc, const struct archiv
             r = r < 0 ? r : map_base(disk, bases, count);
         }
     }
-    char *text = r < 0 ? NULL : json_dumps(body, JSON_COMPACT);
-    if (text == NULL)
+    if (r < 0)
         return error_set(err, -EINVAL,
                 "the archive's snapshot \"%s\" has no description that this program can read; nothing was "
                 "kept",
                 doc->name);
+    char *text = json_dumps(body, JSON_COMPACT);
+    if (text == NULL)
+        return error_set(err, -ENOMEM, "no memory for the import");
     *ret_body = text;
     *ret_body_bytes = strlen(text);
     return 0;

@@ -116,6 +116,8 @@ static enum MHD_Result add_query(void *context, enum MHD_ValueKind kind, const c
     struct http_query *query = &request->queries[request->query_count++];
     query->name = strndup(name, name_size);
     query->value = strndup(value == NULL ? "" : value, value_size);
+    if (query->name == NULL || query->value == NULL)
+        abort();
     if (twice)
         snprintf(request->bad_query, sizeof request->bad_query,
                 "query parameter %.60s is given twice; give it once", query->name);

@@ -132,6 +132,8 @@ static void recover_all(struct sandboxes *all)
         count++;
     pthread_t *threads = calloc(count + 1, sizeof *threads);
     bool *started = calloc(count + 1, sizeof *started);
+    if (threads == NULL || started == NULL)
+        abort();
     for (struct sandbox *sandbox = all->list; sandbox != NULL; sandbox = sandbox->next, i++) {
         started[i] = pthread_create(&threads[i], NULL, recover_thread, sandbox) == 0;
         if (!started[i])
@@ -191,7 +193,7 @@ static void collect_kept(void *context, const char *name)
 {
     struct kept_names **list = context, *kept = calloc(1, sizeof *kept);
     if (kept == NULL)
-        return;
+        abort();
     snprintf(kept->name, sizeof kept->name, "%s", name);
     kept->next = *list;
     *list = kept;
@@ -227,7 +229,7 @@ static void collect_inner(void *context, const struct doc *doc)
             return;
     struct doc_id *ids = realloc(search->ids, (search->count + 1) * sizeof *ids);
     if (ids == NULL)
-        return;
+        abort();
     search->ids = ids;
     search->ids[search->count++] = doc->id;
 }
