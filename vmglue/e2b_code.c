@@ -3,6 +3,7 @@
 #include "blockstore/clock.h"
 #include "vmglue/contexts.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -113,7 +114,7 @@ static void execute(struct http_request *request)
         http_reply_failure(request, "context", &err);
         return;
     }
-    r = sandbox_agent_use(service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+    r = route_agent_use(request, http_request_param(request, "name"), &use, &err);
     if (r < 0) {
         http_reply_failure(request, "sandbox", &err);
         return;
@@ -129,7 +130,7 @@ static void execute(struct http_request *request)
         send_line(&run, json_pack("{s:s}", "type", "end_of_execution"));
     }
     json_decref(execution);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 const struct http_route routes_e2b_code[] = {

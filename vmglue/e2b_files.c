@@ -6,6 +6,7 @@
 #include "vmglue/e2b_owner.h"
 #include "vmglue/e2b_multipart.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ enum { DEPTH_MAX = 64, ENTRIES_MAX = 100000, FIRST_USER = 1000 };
 static bool take_agent(struct http_request *request, struct sandbox_agent *use)
 {
     struct error err;
-    int r = sandbox_agent_use(service_of(request)->sandboxes, http_request_param(request, "name"), use, &err);
+    int r = route_agent_use(request, http_request_param(request, "name"), use, &err);
     if (r < 0)
         http_reply_failure(request, "sandbox", &err);
     return r == 0;
@@ -35,7 +36,7 @@ static void health(struct http_request *request)
     struct sandbox_agent use;
     if (!take_agent(request, &use))
         return;
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
     http_reply_empty(request, 204);
 }
 
@@ -140,7 +141,7 @@ static void upload(struct http_request *request)
     } else {
         http_reply_json(request, 200, written);
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 // ---- entries ----
@@ -212,7 +213,7 @@ static void act_on(struct http_request *request, const char *field, file_act *ac
     r = act(request, &use, path, body, &err);
     if (r < 0)
         reply_failure(request, &use, &err);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static int stat_act(struct http_request *request, struct sandbox_agent *use, const char *path,

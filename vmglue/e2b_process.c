@@ -5,6 +5,7 @@
 
 #include "vmglue/e2b_stdin.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -262,8 +263,7 @@ static void connect_again(struct http_request *request)
     json_t *body = NULL;
     int r = e2b_connect_ask(request, &body, &err);
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), &use, &err);
     if (r == 0)
         r = e2b_process_find(&use, body, &job, &err);
     if (r < 0)
@@ -271,7 +271,7 @@ static void connect_again(struct http_request *request)
     else
         follow(&output, &use, &job, true);
     if (use.sandbox != NULL)
-        sandbox_agent_done(&use);
+        route_agent_done(request, &use);
     json_decref(body);
 }
 
@@ -315,8 +315,7 @@ static void list(struct http_request *request)
 {
     struct sandbox_agent use;
     struct error err;
-    int r = sandbox_agent_use(
-            service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+    int r = route_agent_use(request, http_request_param(request, "name"), &use, &err);
     if (r < 0) {
         http_reply_failure(request, "sandbox", &err);
         return;
@@ -330,7 +329,7 @@ static void list(struct http_request *request)
     } else {
         http_reply_json(request, 200, json_pack("{s:o}", "processes", all));
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 // ---- unary calls on one process ----
@@ -349,8 +348,7 @@ static void act_on(struct http_request *request, process_act *act)
         return; // it was a terminal's
     const char *kind = "sandbox";
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), &use, &err);
     if (r == 0) {
         kind = "process";
         r = e2b_process_find(&use, body, &job, &err);
@@ -364,7 +362,7 @@ static void act_on(struct http_request *request, process_act *act)
     else
         http_reply_json(request, 200, json_object());
     if (use.sandbox != NULL)
-        sandbox_agent_done(&use);
+        route_agent_done(request, &use);
 }
 
 static int send_signal(

@@ -3,6 +3,7 @@
 
 #include "vmglue/e2b_process.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/urls.h"
 
 #include <errno.h>
@@ -141,8 +142,7 @@ static int begin(struct input_stream *input, const json_t *start, struct error *
     input->is_terminal = e2b_pty_is(input->process);
     if (input->is_terminal)
         return 0;
-    r = sandbox_agent_use(service_of(input->request)->sandboxes, http_request_param(input->request, "name"),
-            &input->use, err);
+    r = route_agent_use(input->request, http_request_param(input->request, "name"), &input->use, err);
     return r < 0 ? r : e2b_process_find(&input->use, start, &input->job, err);
 }
 
@@ -185,6 +185,6 @@ void e2b_stdin_stream(struct http_request *request)
         e2b_connect_send(&stream, json_object());
     e2b_connect_end(&stream, NULL, r < 0 ? &err : NULL);
     if (input.use.sandbox != NULL)
-        sandbox_agent_done(&input.use);
+        route_agent_done(request, &input.use);
     json_decref(input.process);
 }

@@ -10,6 +10,7 @@
 #include "vmglue/e2b_connect.h"
 #include "vmglue/e2b_files.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/urls.h"
 
 #include <errno.h>
@@ -106,8 +107,7 @@ static void watch_stream(struct http_request *request)
     if (r == 0)
         r = take_path(body, &path, &err);
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), &use, &err);
     if (r == 0) {
         e2b_files_whole_path(path, watch.folder);
         struct agent_watch call = {.path = path,
@@ -122,7 +122,7 @@ static void watch_stream(struct http_request *request)
     if (r != -ECANCELED)
         e2b_connect_end(&watch.stream, NULL, r < 0 ? &err : NULL);
     if (use.sandbox != NULL)
-        sandbox_agent_done(&use);
+        route_agent_done(request, &use);
     json_decref(body);
 }
 

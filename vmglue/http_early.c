@@ -76,7 +76,7 @@ static int send_all(struct http_request *request, const char *bytes, size_t size
         struct pollfd poll_fd = {.fd = request->socket_fd, .events = POLLOUT};
         if ((failure != EAGAIN && failure != EINTR) ||
                 (poll(&poll_fd, 1, LOOK_MS) == 0 && ++looks >= STALLED_LOOKS) ||
-                http_request_is_stopping(request))
+                http_request_is_stopping(request) || http_request_is_over(request))
             request->early_broken = true;
     }
     return request->early_broken ? -EPIPE : 0;

@@ -79,6 +79,9 @@ struct http_request {
     void *caller;        // the gate's
     void (*caller_release)(void *caller);
 
+    bool (*is_over)(void *context); // the handler's, as the next: http_request_until
+    void *over_context;
+
     void *words;         // what http_words keeps, malloc'ed
     uint64_t read_bytes; // the handler's
 
@@ -152,6 +155,9 @@ void http_feed_client_gone(void *request);
 bool http_head_check(struct http_request *request, const char *version, size_t head_size);
 bool http_head_check_target(struct http_request *request); // for what is not proxied
 bool http_head_is_method(const char *method);              // one that has a name of its own
+// http_request.c: the question of http_request_until, for who waits for the client. True: the connection is
+// broken off.
+bool http_request_is_over(void *request);
 // http_cors.c
 const char *http_cors_origin(struct http_request *request); // one that may read the answer, or NULL
 bool http_cors_take_options(struct http_request *request);  // true: it was OPTIONS, and has been answered

@@ -45,13 +45,35 @@ struct http_pipe *http_pipe_destroy(struct http_pipe *pipe)
     return NULL;
 }
 
-int http_pipe_write(struct http_pipe *pipe, const void *bytes, size_t size)
+// Returns with room, or with the pipe broken.
+static void wait_for_room_locked(struct http_pipe *pipe, bool (*is_over)(void *context), void *context)
+{
+    while (pipe->used == pipe->capacity && !pipe->broken) {
+        if (is_over == NULL) {
+            pthread_cond_wait(&pipe->changed, &pipe->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&pipe->lock);
+        bool over = is_over(context);
+        pthread_mutex_lock(&pipe->lock);
+        if (over) {
+            pipe->broken = true;
+            pthread_cond_broadcast(&pipe->changed);
+        }
+        struct timespec until = clock_deadline(HTTP_PIPE_LOOK_MS);
+        while (pipe->used == pipe->capacity && !pipe->broken &&
+                pthread_cond_timedwait(&pipe->changed, &pipe->lock, &until) != ETIMEDOUT) {
+        }
+    }
+}
+
+int http_pipe_write(
+        struct http_pipe *pipe, const void *bytes, size_t size, bool (*is_over)(void *context), void *context)
 {
     const char *from = bytes;
     pthread_mutex_lock(&pipe->lock);
     while (size > 0) {
-        while (pipe->used == pipe->capacity && !pipe->broken)
-            pthread_cond_wait(&pipe->changed, &pipe->lock);
+        wait_for_room_locked(pipe, is_over, context);
         if (pipe->broken)
             break;
         size_t tail = (pipe->head + pipe->used) % pipe->capacity;

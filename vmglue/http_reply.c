@@ -184,7 +184,8 @@ int http_reply_write(struct http_request *request, const void *bytes, size_t siz
     if (request->source != NULL)
         return keep_pending(request, bytes, size);
     return request->early ? http_early_write(request, bytes, size)
-                          : http_pipe_write(request->out, bytes, size);
+                          : http_pipe_write(request->out, bytes, size,
+                                    request->is_over == NULL ? NULL : http_request_is_over, request);
 }
 
 void http_reply_abort(struct http_request *request)

@@ -215,7 +215,11 @@ int http_request_check_documented(struct http_request *request, struct error *er
 
 ssize_t http_request_read(struct http_request *request, void *buffer, size_t capacity)
 {
-    ssize_t got = http_pipe_read(request->in, buffer, capacity, 0);
+    unsigned look_ms = request->is_over == NULL ? 0 : HTTP_PIPE_LOOK_MS;
+    ssize_t got;
+    while ((got = http_pipe_read(request->in, buffer, capacity, look_ms)) == -EAGAIN)
+        if (http_request_is_over(request))
+            return -EPIPE;
     if (got > 0)
         request->read_bytes += (uint64_t)got;
     return got;
@@ -277,6 +281,21 @@ int http_request_json(struct http_request *request, json_t **ret_body, struct er
     }
     *ret_body = request->json;
     return 0;
+}
+
+void http_request_until(struct http_request *request, bool (*is_over)(void *context), void *context)
+{
+    request->is_over = is_over;
+    request->over_context = context;
+}
+
+bool http_request_is_over(void *context)
+{
+    struct http_request *request = context;
+    if (request->is_over == NULL || !request->is_over(request->over_context))
+        return false;
+    http_request_break(request); // its thread may be in the middle of a block that nobody takes
+    return true;
 }
 
 bool http_request_is_gone(struct http_request *request)

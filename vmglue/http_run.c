@@ -168,7 +168,8 @@ void http_run_start(struct http_request *request)
 void http_run_take_body(struct http_request *request, const char *bytes, size_t size)
 {
     if (request->threaded) {
-        http_pipe_write(request->in, bytes, size); // broken: the handler wants no more, the rest is dropped
+        // Broken: the handler wants no more, the rest is dropped.
+        http_pipe_write(request->in, bytes, size, NULL, NULL);
         return;
     }
     if (request->body_size + size > HTTP_JSON_MAX)

@@ -133,6 +133,13 @@ ssize_t http_request_read_wait(struct http_request *request, void *buffer, size_
 // The client has closed its side or the server is stopping.
 bool http_request_is_gone(struct http_request *request);
 bool http_request_is_stopping(struct http_request *request); // the server alone
+// What a handler serves may end while it waits for a client that takes nothing, or gives nothing, and that
+// end may wait for the handler. So as long as http_reply_write or http_request_read waits, is_over(context)
+// is asked, four times a second, on the handler's thread and with no lock held; true: the connection is
+// broken off, in the middle of an answer too, as when a machine dies, and the call says -EPIPE. Who does not
+// wait is not asked. NULL: nothing ends it, which is also how it begins; what is_over looks at must stay
+// until then.
+void http_request_until(struct http_request *request, bool (*is_over)(void *context), void *context);
 // Whoever closes only the sending side after the request still gets its answer. From then on
 // http_request_is_cut says whether the client is there: one that closed altogether looks the same, and is
 // given up when nothing was sent to it for HTTP_HALF_CLOSED_SECS, or at once when something is.

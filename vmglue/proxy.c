@@ -4,6 +4,7 @@
 #include "blockstore/clock.h"
 #include "vmglue/gate.h"
 #include "vmglue/proxy_internal.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/service.h"
 #include "vmglue/socket_pump.h"
 
@@ -82,7 +83,7 @@ static bool proxy_connect(struct proxy *proxy)
     http_request_stay(proxy->request);
     int r = sandbox_wake(service->sandboxes, proxy->url.sandbox_id, false, &err);
     if (r == 0)
-        r = sandbox_agent_use(service->sandboxes, proxy->url.sandbox_id, &proxy->use, &err);
+        r = route_agent_use(proxy->request, proxy->url.sandbox_id, &proxy->use, &err);
     if (r < 0) {
         reply_unreachable(proxy, &err);
         return false;
@@ -95,7 +96,7 @@ static bool proxy_connect(struct proxy *proxy)
     if (r < 0) {
         sandbox_agent_failed(&proxy->use, &err);
         reply_unreachable(proxy, &err);
-        sandbox_agent_done(&proxy->use);
+        route_agent_done(proxy->request, &proxy->use);
         free(proxy->bytes);
         return false;
     }
@@ -110,7 +111,7 @@ static void proxy_end(struct proxy *proxy)
 {
     urls_close(proxy->urls, &proxy->connection);
     close(proxy->connection.fd);
-    sandbox_agent_done(&proxy->use);
+    route_agent_done(proxy->request, &proxy->use);
     free(proxy->bytes);
 }
 

@@ -3,6 +3,7 @@
 
 #include "vmglue/environment.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/route_json.h"
 #include "vmglue/sandbox_metrics.h"
 
@@ -63,7 +64,7 @@ void route_exec_end(struct route_exec *call)
     environment_free_strings(call->env);
     free(call->stdin_bytes);
     if (call->use.sandbox != NULL)
-        sandbox_agent_done(&call->use);
+        route_agent_done(call->request, &call->use);
 }
 
 static int take_base64_stdin(struct route_exec *call, const json_t *body, struct error *err)
@@ -167,8 +168,7 @@ int route_exec_take(struct route_exec *call, const json_t *body, bool need_comma
     if (r >= 0)
         r = json_fields_string_map(body, "env", &env, err);
     if (r >= 0)
-        r = sandbox_agent_use(service_of(call->request)->sandboxes, http_request_param(call->request, "name"),
-                &call->use, err);
+        r = route_agent_use(call->request, http_request_param(call->request, "name"), &call->use, err);
     if (r >= 0)
         r = fill_defaults(call, need_command, err);
     if (r >= 0)

@@ -3,6 +3,7 @@
 #include "vmglue/contexts.h"
 #include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/route_json.h"
 
 #include <errno.h>
@@ -15,8 +16,7 @@ static const double TIMEOUT_MAX_SECS = 86400;
 static bool begin(struct http_request *request, struct sandbox_agent *ret_use)
 {
     struct error err;
-    int r = sandbox_agent_use(
-            service_of(request)->sandboxes, http_request_param(request, "name"), ret_use, &err);
+    int r = route_agent_use(request, http_request_param(request, "name"), ret_use, &err);
     if (r < 0)
         http_reply_failure(request, "sandbox", &err);
     return r == 0;
@@ -34,7 +34,7 @@ static void finish(struct http_request *request, struct sandbox_agent *use, int 
         http_reply_empty(request, status);
     else
         http_reply_json(request, status, json);
-    sandbox_agent_done(use);
+    route_agent_done(request, use);
 }
 
 static void create_context(struct http_request *request)
@@ -216,7 +216,7 @@ static void run(struct http_request *request, bool streams)
         send_failure(request, &err);
     else
         send_done(request, execution);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static void run_whole_or_stream(struct http_request *request)

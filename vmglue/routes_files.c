@@ -2,7 +2,7 @@
 // Files in a sandbox: raw bytes in and out, listing, folders, removal. Relative paths are below /home/user.
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
-#include "vmglue/sandbox.h"
+#include "vmglue/route_agent.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,8 +20,7 @@ static bool begin(struct http_request *request, const char *const *known, struct
     if (r == 0 && (path == NULL || path[0] == '\0'))
         r = error_set(&err, -EINVAL, "query parameter path is missing");
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), ret_use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), ret_use, &err);
     if (r < 0) {
         http_reply_failure(request, "sandbox", &err);
         return false;
@@ -136,7 +135,7 @@ static void get_content(struct http_request *request)
         return;
     if (take_range(http_request_header(request, "Range"), &range)) {
         get_range(request, &use, path, range);
-        sandbox_agent_done(&use);
+        route_agent_done(request, &use);
         return;
     }
     int r = agent_file_read(use.agent, path, send_piece, &reader, &err);
@@ -146,7 +145,7 @@ static void get_content(struct http_request *request)
         reply_failure(request, &use, &err);
     else if (!reader.begun)
         http_reply_begin(request, 200, "application/octet-stream", 0);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static ssize_t take_piece(void *context, void *buffer, size_t capacity)
@@ -185,7 +184,7 @@ static void put_content(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static void delete_content(struct http_request *request)
@@ -205,7 +204,7 @@ static void delete_content(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static json_t *stat_json(const char *name, const struct agent_stat *stat)
@@ -241,7 +240,7 @@ static void list_files(struct http_request *request)
         http_reply_json(request, 200,
                 json_pack("{s:o, s:o}", "path", json_fields_text(path, strlen(path)), "entries", entries));
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static void stat_file(struct http_request *request)
@@ -256,7 +255,7 @@ static void stat_file(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_json(request, 200, stat_json(path, &stat));
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static void make_folder(struct http_request *request)
@@ -270,7 +269,7 @@ static void make_folder(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 const struct http_route routes_files[] = {

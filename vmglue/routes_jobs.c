@@ -4,6 +4,7 @@
 // that is kept, and is told of what is not ("gap").
 #include "vmglue/gate.h"
 #include "vmglue/json_fields.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/route_exec.h"
 #include "vmglue/route_json.h"
 
@@ -56,8 +57,7 @@ static bool begin(struct http_request *request, const char *const *known, struct
     struct error err;
     int r = http_request_check_query(request, known, &err);
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), ret_use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), ret_use, &err);
     if (r < 0) {
         http_reply_failure(request, "sandbox", &err);
         return false;
@@ -77,7 +77,7 @@ static bool begin(struct http_request *request, const char *const *known, struct
     if (r < 0) {
         sandbox_agent_failed(ret_use, &err);
         http_reply_failure(request, "job", &err);
-        sandbox_agent_done(ret_use);
+        route_agent_done(request, ret_use);
     }
     return r >= 0;
 }
@@ -107,7 +107,7 @@ static void list_jobs(struct http_request *request)
     } else {
         http_reply_json(request, 200, json_pack("{s:o}", "jobs", jobs));
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 // Until the job ended, the time is over, or nobody waits for the answer any more.
@@ -147,7 +147,7 @@ static void get_job(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_json(request, 200, route_json_job(&job));
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static void delete_job(struct http_request *request)
@@ -167,7 +167,7 @@ static void delete_job(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 // "TERM", "SIGTERM" or 15.
@@ -224,7 +224,7 @@ static void signal_job(struct http_request *request)
         reply_failure(request, &use, &err);
     else
         http_reply_empty(request, 204);
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 struct log_reader {
@@ -363,7 +363,7 @@ static void job_logs(struct http_request *request)
         sandbox_agent_failed(&use, &err);
         http_reply_event_failure(request, "error", "job", &err);
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 const struct http_route routes_jobs[] = {

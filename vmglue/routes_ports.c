@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A sandbox's TCP ports: which have a listener, and connections to them, which an HTTP connection becomes
 // ("Upgrade: tcp").
-#include "vmglue/sandbox.h"
+#include "vmglue/route_agent.h"
 #include "vmglue/socket_pump.h"
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ static void upgraded(struct http_request *request, void *context, int fd, const 
     if (fd >= 0)
         socket_pump_run(fd, port->guest_fd, bytes, size, must_stop, port);
     close(port->guest_fd);
-    sandbox_agent_done(&port->use);
+    route_agent_done(port->request, &port->use);
     free(port);
 }
 
@@ -62,8 +62,7 @@ static void open_port(struct http_request *request)
         r = error_set(
                 &err, -EINVAL, "a port's bytes come after an upgrade: the request needs \"Upgrade: tcp\"");
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), &port->use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), &port->use, &err);
     if (r < 0) {
         http_reply_failure(request, "sandbox", &err);
         free(port);
@@ -80,7 +79,7 @@ static void open_port(struct http_request *request)
         http_reply_error(request, 502, "port.refused", "%s", err.text);
     else
         http_reply_failure(request, "port", &err);
-    sandbox_agent_done(&port->use);
+    route_agent_done(request, &port->use);
     free(port);
 }
 
@@ -179,8 +178,7 @@ static void list_ports(struct http_request *request)
     struct error err;
     int r = http_request_check_query(request, no_query, &err);
     if (r == 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), &use, &err);
+        r = route_agent_use(request, http_request_param(request, "name"), &use, &err);
     if (r < 0) {
         http_reply_failure(request, "sandbox", &err);
         return;
@@ -200,7 +198,7 @@ static void list_ports(struct http_request *request)
     } else {
         http_reply_json(request, 200, json);
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 const struct http_route routes_ports[] = {

@@ -3,7 +3,7 @@
 #include "vmglue/agent_protocol.h"
 #include "vmglue/json_fields.h"
 #include "vmglue/route_json.h"
-#include "vmglue/sandbox.h"
+#include "vmglue/route_agent.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,8 +12,7 @@
 static bool use_agent(struct http_request *request, int r, struct sandbox_agent *ret_use, struct error *err)
 {
     if (r >= 0)
-        r = sandbox_agent_use(
-                service_of(request)->sandboxes, http_request_param(request, "name"), ret_use, err);
+        r = route_agent_use(request, http_request_param(request, "name"), ret_use, err);
     if (r < 0)
         http_reply_failure(request, "sandbox", err);
     return r >= 0;
@@ -45,7 +44,7 @@ static void move_file(struct http_request *request)
     } else {
         http_reply_empty(request, 204);
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 static int send_change(void *context, int kind, const char *path, const char *other)
@@ -86,7 +85,7 @@ static void watch_files(struct http_request *request)
     } else {
         http_reply_event(request, "end", json_object());
     }
-    sandbox_agent_done(&use);
+    route_agent_done(request, &use);
 }
 
 const struct http_route routes_watch[] = {

@@ -162,9 +162,10 @@ struct sandbox_fork {
 int sandbox_fork(struct sandboxes *all, const char *name, const struct sandbox_fork *fork, json_t **ret_json,
         struct error *err);
 
-// The agent of a running sandbox, for exec and files; it stays until sandbox_agent_done. env: what its
-// commands get, of its template, the server and its own; defaults: its template's user, cwd and command (new
-// references, may be NULL).
+// The agent of a running sandbox, for exec and files; it stays until sandbox_agent_done, and its sandbox's
+// end waits for that: handlers of HTTP calls, which wait for clients, take it by route_agent_use. env: what
+// its commands get, of its template, the server and its own; defaults: its template's user, cwd and command
+// (new references, may be NULL).
 struct sandbox_agent {
     struct sandbox *sandbox;
     struct agent *agent;

@@ -6,6 +6,7 @@
 #include "vmglue/json_fields.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -184,7 +185,7 @@ static void *write_much(void *context)
     char block[1000];
     for (unsigned i = 0; i < 1000; i++) {
         memset(block, (int)(i & 0xff), sizeof block);
-        if (http_pipe_write(context, block, sizeof block) < 0)
+        if (http_pipe_write(context, block, sizeof block, NULL, NULL) < 0)
             return NULL;
     }
     http_pipe_finish(context);
@@ -214,6 +215,58 @@ static void a_pipe_carries_more_than_it_holds(void **state)
     http_pipe_break(pipe);
     pthread_join(writer, NULL);
     assert_int_equal(http_pipe_read(pipe, buffer, 1, 0), -EPIPE);
+    http_pipe_destroy(pipe);
+}
+
+struct question {
+    unsigned asked, no; // how often it was, and how often the answer is no
+};
+
+static bool is_over(void *context)
+{
+    struct question *question = context;
+    return question->asked++ >= question->no;
+}
+
+static void *read_all(void *context)
+{
+    char buffer[7];
+    size_t *total = calloc(1, sizeof *total);
+    for (ssize_t got; (got = http_pipe_read(context, buffer, sizeof buffer, 0)) > 0;)
+        *total += (size_t)got;
+    return total;
+}
+
+// Nobody reads: it waits as long as it is told to. What fits in is written in any case.
+static void a_writer_that_waits_asks(void **state)
+{
+    struct http_pipe *pipe = http_pipe_create(10);
+    struct question question = {.no = 3};
+    char buffer[20] = "";
+    assert_int_equal(http_pipe_write(pipe, "0123456789", 10, is_over, &question), 0);
+    assert_int_equal(question.asked, 0);
+    assert_int_equal(http_pipe_read(pipe, buffer, 5, 0), 5);
+    assert_int_equal(http_pipe_write(pipe, "01234", 5, is_over, &question), 0);
+    assert_int_equal(question.asked, 0);
+    assert_int_equal(http_pipe_write(pipe, "x", 1, is_over, &question), -EPIPE);
+    assert_int_equal(question.asked, 4);
+    assert_int_equal(http_pipe_write(pipe, "x", 1, is_over, &question), -EPIPE);
+    assert_int_equal(question.asked, 4);
+    assert_int_equal(http_pipe_read(pipe, buffer, sizeof buffer, 0), -EPIPE);
+    http_pipe_destroy(pipe);
+
+    // The answer is no, and somebody reads: all arrives.
+    pipe = http_pipe_create(10);
+    question = (struct question){.no = UINT_MAX};
+    pthread_t reader;
+    size_t *total;
+    assert_int_equal(pthread_create(&reader, NULL, read_all, pipe), 0);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_int_equal(http_pipe_write(pipe, "0123456789abcde", 15, is_over, &question), 0);
+    http_pipe_finish(pipe);
+    pthread_join(reader, (void **)&total);
+    assert_int_equal(*total, 15000);
+    free(total);
     http_pipe_destroy(pipe);
 }
 
@@ -448,6 +501,7 @@ int main(void)
             cmocka_unit_test(fields_name_what_is_wrong),
             cmocka_unit_test(text_is_always_utf8),
             cmocka_unit_test(a_pipe_carries_more_than_it_holds),
+            cmocka_unit_test(a_writer_that_waits_asks),
             cmocka_unit_test_setup_teardown(whole_calls, set_up, tear_down),
             cmocka_unit_test_setup_teardown(too_large_a_body, set_up, tear_down),
             cmocka_unit_test_setup_teardown(streams_in_both_directions, set_up, tear_down),

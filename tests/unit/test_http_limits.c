@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,6 +27,8 @@ struct fixture {
     int released, broken, given, afters, after_status; // protected by lock
     bool after_had_answer;                             // protected by lock
     int allowed;                                       // protected by lock: events that may be given
+    int asked;                                         // protected by lock: whether what is served is over
+    atomic_bool over;
 };
 
 static struct fixture *fixture_of(struct http_request *request)
@@ -58,7 +61,8 @@ static void quick(struct http_request *request)
 
 static void flood(struct http_request *request)
 {
-    static char block[1 << 16];
+    char block[1 << 16];
+    memset(block, 'x', sizeof block);
     http_reply_begin(request, 200, "application/octet-stream", -1);
     while (http_reply_write(request, block, sizeof block) == 0)
         ;
@@ -73,6 +77,26 @@ static void take(struct http_request *request)
         ;
     bump(fixture_of(request), &fixture_of(request)->broken);
     http_reply_empty(request, got == 0 ? 204 : 400);
+}
+
+static bool is_over(void *context)
+{
+    struct fixture *fixture = context;
+    bump(fixture, &fixture->asked);
+    return fixture->over;
+}
+
+// As handlers that use a sandbox.
+static void until(struct http_request *request)
+{
+    http_request_until(request, is_over, fixture_of(request));
+    if (strcmp(http_request_method(request), "POST") == 0)
+        take(request);
+    else if (strcmp(http_request_path(request), "/until/flood") == 0)
+        flood(request);
+    else
+        http_reply_event(request, "last", json_pack("{s:s}", "text", "words"));
+    http_request_until(request, NULL, NULL);
 }
 
 static bool give(struct http_request *request, void *context, unsigned wait_ms)
@@ -118,6 +142,12 @@ static void early(struct http_request *request)
 {
     char byte;
     http_request_read(request, &byte, 1);
+    if (strcmp(http_request_path(request), "/early/flood") == 0) {
+        http_request_until(request, is_over, fixture_of(request));
+        flood(request);
+        http_request_until(request, NULL, NULL);
+        return;
+    }
     if (strcmp(http_request_path(request), "/early/stream") != 0) {
         http_reply_error(request, 413, "validation.too_large", "no more of it");
         return;
@@ -154,6 +184,8 @@ static const struct http_route served[] = {
         {"POST", "/quick", 0, quick},
         {"GET", "/flood", HTTP_STREAM, flood},
         {"POST", "/take", HTTP_STREAM, take},
+        {"GET", "/until/{what}", HTTP_STREAM, until},
+        {"POST", "/until/{what}", HTTP_STREAM, until},
         {"GET", "/source", 0, source},
         {"POST", "/made", HTTP_CREATES, quick},
         {"POST", "/silent", HTTP_CREATES, silent},
@@ -372,6 +404,33 @@ static void who_takes_nothing_is_dropped(void **state)
     close(fd);
 }
 
+// What is served has ended, and its end waits for the handler, which waits for the client.
+static void who_waits_for_a_client_hears_of_the_end(void **state)
+{
+    static const char *const requests[] = {GET("/until/flood"),
+            "POST /early/flood HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx",
+            "POST /until/take HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc"};
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 3; i++) {
+        int fd = connect_to(fixture);
+        fixture->over = false;
+        fixture->asked = 0; // no handler runs
+        http_fixture_say(fd, requests[i]);
+        await(fixture, &fixture->asked, 2); // it goes on waiting
+        fixture->over = true;
+        await(fixture, &fixture->broken, i + 1);
+        char *answer = http_fixture_hear(fd, NULL); // closed, in the middle of an answer
+        size_t size = strlen(answer);
+        assert_true(size < 5 || strcmp(answer + size - 5, "0\r\n\r\n") != 0);
+        free(answer);
+        close(fd);
+    }
+    int fd = connect_to(fixture); // nobody waits: the last words come whole
+    http_fixture_say(fd, GET("/until/words"));
+    expect(fd, "0\r\n\r\n", "event: last\ndata: {\"text\":\"words\"}\n\n");
+    close(fd);
+}
+
 static void crowds_are_told(void **state)
 {
     struct fixture *fixture = *state;
@@ -525,6 +584,7 @@ int main(void)
             cmocka_unit_test_setup_teardown(who_takes_nothing_is_dropped, set_up_for_stalled, tear_down),
             cmocka_unit_test_setup_teardown(proxied_answers_come_while_bodies_do, set_up, tear_down),
             cmocka_unit_test_setup_teardown(half_closed_clients_are_answered, set_up, tear_down),
+            cmocka_unit_test_setup_teardown(who_waits_for_a_client_hears_of_the_end, set_up, tear_down),
             cmocka_unit_test_setup_teardown(crowds_are_told, set_up, tear_down),
             cmocka_unit_test_setup_teardown(a_source_gives_its_events, set_up, tear_down),
             cmocka_unit_test_setup_teardown(stopping_ends_sources, set_up, tear_down),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A02 and A03 over the API, and other protocols through TLS, on one machine: streams that break, silence, deadlines."""
 import base64
+import http.client
 import json
 import socket
 import ssl
@@ -10,20 +11,26 @@ import threading
 import rig
 
 
+# Raw bytes on one port, an answer without an end on the other.
 FLOOD = """
-import socket
-listener = socket.create_server(("127.0.0.1", 7000))
-print("ready", flush=True)
-sock, _ = listener.accept()
-sock.settimeout(1)
-try:
+import socket, threading
+def flood(port, head):
+    listener = socket.create_server(("127.0.0.1", port))
+    print("ready", port, flush=True)
+    sock, _ = listener.accept()
+    if head:
+        sock.recv(65536)
+    sock.sendall(head)
+    sock.settimeout(1)
     while True:
-        sock.sendall(b"x" * 65536)
-except TimeoutError:
-    print("full", flush=True)
-    sock.settimeout(None)
-    sock.recv(1)
+        try:
+            sock.sendall(b"x" * 65536)
+        except TimeoutError:
+            print("full", port, flush=True)
+for port, head in (7000, b""), (7001, b"HTTP/1.1 200 OK\\r\\nContent-Length: 1000000000000\\r\\n\\r\\n"):
+    threading.Thread(target=flood, args=(port, head)).start()
 """
+TRICKLE_BYTES = 512    # a second: never a client that takes nothing, which the server drops by itself
 
 
 def blocks(response):
@@ -189,27 +196,105 @@ class Streams(rig.MachineCase):
         self.assertEqual(self.daemon.call("GET", f"/v1/sandboxes/box/jobs/{job['id']}").json["state"], "running")
         self.daemon.call("DELETE", f"/v1/sandboxes/box/jobs/{job['id']}?kill=1")
 
-    def A03_clients_that_do_not_read(self):
-        """A sandbox ends although nobody takes what it says by a connection that is no HTTP any more."""
-        answer = self.daemon.call("POST", "/v1/sandboxes/box/fork", {"names": ["loud"]})
-        self.assertEqual(answer.status, 201, answer.body)
-        self.daemon.ramet("cp", self.write("flood.py", FLOOD.encode()), "loud:flood.py")
-        self.run_in("loud", "setsid python3 flood.py > flood.log 2>&1 < /dev/null &")
-        self.run_in("loud", "until grep -q ready flood.log; do sleep 0.1; done")
+    def upgrade_unread(self):
         heads = ("GET /v1/sandboxes/loud/ports/7000 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
                  "GET /v1/sandboxes/loud/exec/pty?command=yes HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
                  f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n\r\n")
-        socks = []
         for head in heads:
             connection = rig.UnixConnection(self.daemon.run + "/api.sock")
             connection.connect()
             connection.sock.sendall(head.encode())
             self.assertIn(b" 101 ", connection.sock.recv(64))
-            socks.append(connection)
-        self.run_in("loud", "until grep -q full flood.log; do sleep 0.1; done")
-        self.assertEqual(self.daemon.call("DELETE", "/v1/sandboxes/loud").status, 204)
-        for connection in socks:
-            connection.close()
+            self.addCleanup(connection.close)
+
+    def ask(self, method, path, body=None, headers={}):
+        """The answer, of which one byte was read."""
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body), headers)
+        answer = connection.getresponse()
+        self.addCleanup(connection.close)
+        self.assertEqual(answer.status, 200, (path, answer.headers))
+        self.assertTrue(answer.read(1), path)
+        return answer
+
+    def ask_without_end(self, box):
+        """Answers whose bytes come faster than they will be taken."""
+        self.run_in(box, "truncate -s 1T big")
+        return [self.ask("POST", f"/v1/sandboxes/{box}/exec/stream", {"command": "yes " + "word " * 20}),
+                self.ask("GET", f"/v1/sandboxes/{box}/files/content?path=big")]
+
+    def ask_for_more_without_end(self):
+        about = "/v1/sandboxes/loud"
+        job = self.daemon.call("POST", about + "/jobs", {"command": "head -c 1000000 /dev/zero | tr '\\0' x; sleep 9999"}).json["id"]
+        self.until(lambda: self.daemon.call("GET", f"{about}/jobs/{job}").json["stdout"]["next_offset"] == 1000000)
+        url = self.daemon.call("POST", about + "/urls", {"host_port": 7001}).json["url"]
+        start = json.dumps({"process": {"cmd": "yes", "args": ["word " * 20]}}).encode()
+        inside = {"E2b-Sandbox-Id": self.daemon.call("GET", about).json["id"], "E2b-Sandbox-Port": "49983",
+                  "Content-Type": "application/connect+json"}
+        return [self.ask("GET", f"{about}/jobs/{job}/logs?follow=1&encoding=base64"),
+                self.ask("POST", about + "/contexts/python/run/stream", {"code": "while True: print('x' * 1000)"}),
+                self.ask("GET", url[url.index("/u/"):]),
+                self.ask("POST", "/process.Process/Start", b"\0" + len(start).to_bytes(4, "big") + start, inside)]
+
+    def upload_and_stop(self):
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        connection.connect()
+        connection.sock.sendall(b"PUT /v1/sandboxes/loud/files/content?path=f HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+        self.addCleanup(connection.close)
+
+    def A03_clients_that_do_not_read(self):
+        """A sandbox is removed, and stopped, although nobody takes what it says, or all but nobody; who reads hears how it ended."""
+        answer = self.daemon.call("POST", "/v1/sandboxes/box/fork", {"names": ["loud", "louder"]})
+        self.assertEqual(answer.status, 201, answer.body)
+        self.daemon.ramet("cp", self.write("flood.py", FLOOD.encode()), "loud:flood.py")
+        self.run_in("loud", "setsid python3 flood.py > flood.log 2>&1 < /dev/null &")
+        self.run_in("loud", "until [ $(grep -c ready flood.log) = 2 ]; do sleep 0.1; done")
+        self.upgrade_unread()
+        self.upload_and_stop()
+        unread = self.ask_without_end("loud") + self.ask_for_more_without_end()
+        self.run_in("loud", "until [ $(grep full flood.log | sort -u | wc -l) = 2 ]; do sleep 0.1; done")
+        self.ends_unread("loud", unread, "DELETE", "", 204)
+        self.ends_unread("louder", self.ask_without_end("louder"), "POST", "/stop", 200)
+        self.assertEqual(self.daemon.json("show", "louder")["memory_kept"], True)
+        self.daemon.ramet("rm", "louder")
+
+    def ends_unread(self, box, unread, method, path, status):
+        connection = rig.UnixConnection(self.daemon.run + "/api.sock")
+        connection.request("POST", f"/v1/sandboxes/{box}/exec/stream", json.dumps({"command": "echo up; sleep 9999"}))
+        heard = self.told(blocks(connection.getresponse()))
+        self.assertEqual(next(heard)[1], "stdout")
+        over = threading.Event()
+
+        def trickle():
+            while not over.wait(1):
+                for answer in unread:
+                    self.read_of(answer, TRICKLE_BYTES)
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            answer = self.daemon.call(method, f"/v1/sandboxes/{box}{path}")
+        finally:
+            over.set()
+            thread.join()
+        self.assertEqual(answer.status, status, answer.body)
+        [(_, event, data)] = heard
+        self.assertEqual((event, data["code"]), ("error", "exec.ended"))
+        connection.close()
+        for answer in unread:    # each is closed, and none as if all had been said
+            while part := self.read_of(answer, 65536):
+                self.assertNotRegex(part, rb"event: (exit|end|done)|\"exited\"")
+
+    @staticmethod
+    def read_of(answer, size):
+        """Nothing once it is cut off."""
+        try:
+            return answer.read(size)
+        except http.client.IncompleteRead as error:
+            answer.close()
+            return error.partial
+        except OSError:
+            answer.close()
+            return b""
 
     def terminal_through_tls(self):
         """Upgrades over TLS: the connection's own thread carries the bytes, another speaks."""
