@@ -24,9 +24,10 @@ struct checked_file {
     bool head;                   // begins with a record of this file
     uint64_t first_seq, end_seq; // of its records, gaps within included
     uint64_t oldest_claim, retire_claim, durable;
-    bool gap;           // something in it is no record though records follow
-    bool cut;           // shorter than every log file is
-    uint64_t end_block; // behind the last whole record
+    uint64_t incarnation; // of its last record
+    bool gap;             // something in it is no record though records follow
+    bool cut;             // shorter than every log file is
+    uint64_t end_block;   // behind the last whole record
 };
 
 struct walker {
@@ -47,11 +48,8 @@ struct walker {
     bool silent; // counting only: the first pass
 };
 
-static void report(struct walker *self, const struct checked_file *file, struct log_damage *damage,
-        const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-static void report(struct walker *self, const struct checked_file *file, struct log_damage *damage,
-        const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void report(struct walker *self, const struct checked_file *file,
+        struct log_damage *damage, const char *format, ...)
 {
     char text[400], sentence[512];
     va_list args;
@@ -222,6 +220,15 @@ static int take_record(
     return self->check->record == NULL ? 0 : self->check->record(self->check->context, record, body);
 }
 
+// Records of a life that ended may lie behind; only the first pass takes them: they know what was durable.
+static bool follows(const struct walker *self, const struct checked_file *file, const struct record *record)
+{
+    uint64_t last = file->end_seq > self->must_seq ? file->end_seq : self->must_seq;
+    bool same_life = self->silent || record->incarnation == file->incarnation ||
+                     (record->kind == RECORD_OPEN && record->previous == file->incarnation);
+    return file->end_seq == 0 || (same_life && record->seq >= file->end_seq && record->seq <= last);
+}
+
 // The next record of this file behind something that is none; 0 when there is none.
 static int find_next(
         struct walker *self, const struct checked_file *file, uint64_t block, uint64_t *ret_block)
@@ -231,7 +238,7 @@ static int find_next(
         int r = record_at(self, file, block, &record);
         if (r < 0)
             return r;
-        if (r > 0 && record.seq >= file->end_seq && record.seq <= self->must_seq) {
+        if (r > 0 && record.seq <= self->must_seq && follows(self, file, &record)) {
             *ret_block = block;
             return 0;
         }
@@ -251,6 +258,7 @@ static void note_header(struct checked_file *file, const struct record *record)
     if (record->kind == RECORD_RETIRE && !file->gap && record->volume > file->retire_claim)
         file->retire_claim = record->volume;
     file->end_seq = record->seq + 1;
+    file->incarnation = record->incarnation;
 }
 
 // What lies at `block` is no record. *ret_block: where it goes on, 0 = nowhere.
@@ -281,9 +289,7 @@ static int walk_records(struct walker *self, struct checked_file *file)
             return r;
         if (r > 0 && record.seq > self->limit_seq)
             break; // in flight
-        bool follows = r > 0 && (file->end_seq == 0 || record.seq == file->end_seq ||
-                                        (record.seq > file->end_seq && record.seq <= self->must_seq));
-        if (!follows) {
+        if (r == 0 || !follows(self, file, &record)) {
             uint64_t next;
             r = step_over(self, file, block, &next);
             if (r < 0)
@@ -415,20 +421,16 @@ static void let_go(struct walker *self)
     }
 }
 
-// A file that an open log has given up since it was looked at, or has begun.
-static bool comes_or_goes(struct walker *self, uint64_t number)
-{
-    struct log *log = self->check->log;
-    if (log == NULL || number < self->first_number)
-        return false;
-    pthread_mutex_lock(&log->lock);
-    uint64_t next = log->next_file_number + (log->rotation == ROTATION_RUN ? 1 : 0);
-    pthread_mutex_unlock(&log->lock);
-    return number < next;
-}
-
+// Of an open log also what it has given up since it was looked at, or has begun.
 static bool known_file(const struct walker *self, uint64_t number)
 {
+    struct log *log = self->check->log;
+    if (log != NULL) {
+        pthread_mutex_lock(&log->lock);
+        uint64_t last = log->rotation == ROTATION_RUN ? log->next_file_number : log->current->number;
+        pthread_mutex_unlock(&log->lock);
+        return number >= self->first_number && number <= last;
+    }
     for (unsigned i = 0; i < self->count; i++)
         if (self->files[i].number == number)
             return true;
@@ -445,7 +447,7 @@ static void note_name(void *context, const char *name)
     bool ours = *digits >= '0' && *digits <= '9' && *end == 0 && strlen(name) < NAME_MAX_BYTES;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (ours && spare))
         return;
-    if (ours && (known_file(self, number) || comes_or_goes(self, number)))
+    if (ours && known_file(self, number))
         return;
     if (ours && self->check->log == NULL) {
         add_file(self)->number = number;
