@@ -112,10 +112,19 @@ class Disk:
         self.assertRegex(self.inside("stat /home/user"), r"User:\s+1000\s+Group:\s+1000")
 
     def test_programs(self):
-        for name in "bash ls python3 git curl sudo ip ps".split():
+        for name in "bash ls python3 pip git curl sudo ip ps".split():
             found = any("Inode:" in self.inside(f"stat {folder}/{name}") for folder in ("/bin", "/usr/bin"))
             self.assertTrue(found, f"{name} is not in the image")
         self.assertIn("Inode:", self.inside("stat /etc/ssl/certs/ca-certificates.crt"))
+
+    def test_python_installs(self):
+        """`pip install` as user or root, and `python3 -m venv`, without a flag; an upgrade of Python does not end that."""
+        self.assertNotIn("Inode:", self.inside("stat /usr/lib/python3.11/EXTERNALLY-MANAGED"))
+        self.assertIn("path-exclude=/usr/lib/python3*/EXTERNALLY-MANAGED\n", self.inside("cat /etc/dpkg/dpkg.cfg.d/99mmdebstrap"))
+        for folder in ("bin", "lib/python3.11/dist-packages", "share"):
+            self.assertRegex(self.inside(f"stat /usr/local/{folder}"), r"User:\s+1000\s+Group:\s+1000")
+        self.assertIn("Inode:", self.inside("stat /usr/lib/python3.11/ensurepip"))
+        self.assertRegex(self.inside("ls /usr/share/python-wheels"), r"pip-\S+\.whl")
 
     def test_nothing_of_this_machine(self):
         self.assertEqual(self.inside("cat /etc/machine-id"), "")

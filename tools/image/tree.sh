@@ -29,6 +29,9 @@ debian_tree() {
         options+=(--dpkgopt="path-exclude=/usr/share/$pattern/*")
     done
     options+=(--dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-include=/usr/share/locale/locale.alias')
+    # Debian's mark that has pip and uv refuse to install outside of a virtual environment. These machines are thrown away, and
+    # what pip installs goes to /usr/local, beside Debian's own. dpkg keeps the option: an upgrade does not bring the mark back.
+    options+=(--dpkgopt='path-exclude=/usr/lib/python3*/EXTERNALLY-MANAGED')
     while IFS= read -r line; do
         [ -n "$line" ] && options+=(--aptopt="$line")
     done < <(apt-config dump --no-empty | grep -E '^Acquire::(http|https)::(Proxy|Verify)' | tr -d ';' || true)
@@ -70,6 +73,8 @@ furnish_tree() {
         # sudo would complain on every call when the guest's new hostname is not in /etc/hosts; it need not ask.
         echo 'Defaults !fqdn' > "$tree/etc/sudoers.d/no-name-lookup"
         chmod 0440 "$tree/etc/sudoers.d/user" "$tree/etc/sudoers.d/no-name-lookup"
+        # Who may do everything need not say so to install: where pip and npm put programs, so that they are on every PATH.
+        in_tree "$tree" chown -R user:user /usr/local
     fi
     echo sandbox > "$tree/etc/hostname"
     printf '127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n' > "$tree/etc/hosts"

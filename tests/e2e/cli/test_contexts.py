@@ -131,18 +131,27 @@ class Contexts(rig.Case):
         self.assertTrue(flood["truncated"])
         self.assertEqual((len(flood["stdout"]), len(flood["stderr"])), (4 << 20, 4 << 20))
 
-    def check_packages(self):
-        """pip installs beside Debian's packages, without words that ask for another place; what it installed is there at once."""
-        name, about = "tiny-1.0-py3-none-any.whl", "tiny-1.0.dist-info/"
-        with zipfile.ZipFile(self.path(name), "w") as archive:
-            for member, text in (("tiny.py", "size = 'small'\n"), (about + "METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"),
-                                 (about + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
-                                 (about + "RECORD", "".join(f"{each},,\n" for each in ("tiny.py", about + "METADATA", about + "WHEEL", about + "RECORD")))):
+    def wheel(self, name):
+        """A package with a module and a program of that name, in the machine's home folder."""
+        file, about = f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info/"
+        members = {f"{name}.py": "size = 'small'\ndef main():\n    print(size)\n",
+                   about + "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+                   about + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+                   about + "entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n"}
+        members[about + "RECORD"] = "".join(f"{each},,\n" for each in (*members, about + "RECORD"))
+        with zipfile.ZipFile(self.path(file), "w") as archive:
+            for member, text in members.items():
                 archive.writestr(member, text)
-        self.ramet("cp", self.path(name), "box:" + name)
-        done = self.good(f"!pip install --no-index ~/{name}\n_exit_code")
+        self.ramet("cp", self.path(file), "box:" + file)
+        return file
+
+    def check_packages(self):
+        """pip installs beside Debian's packages, without words that ask for another place; what it installed is there at once, its
+        programs on the PATH too: in a context, and as a command of the user."""
+        done = self.good(f"!pip install --no-index ~/{self.wheel('tiny')}\n_exit_code")
         self.assertEqual(done["text"], "0", done)
         self.assertEqual(self.value("import tiny\ntiny.size"), "'small'")
+        self.assertEqual(self.ramet("exec", "box", f"pip install --quiet --no-index ~/{self.wheel('little')} && little && sudo tiny"), "small\nsmall\n")
 
     def check_figure(self, box="box"):
         """X12: once, as an image, whatever became of the machine since the last one."""

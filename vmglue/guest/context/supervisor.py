@@ -493,7 +493,7 @@ def working_directory():
 def make_env():
     env = dict(os.environ)
     env.setdefault("MPLBACKEND", "agg")
-    env.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")    # `%pip install` goes to the user's own folder
+    env.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")    # on disks of others, which may have Debian's mark against it
     env.setdefault("PIP_DISABLE_PIP_VERSION_CHECK", "1")
     env.setdefault("PAGER", "cat")
     return env
