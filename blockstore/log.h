@@ -38,7 +38,7 @@ struct log_config {
     void (*pressure)(void *context);
     // Whether ordinary data may take another log file (quota, free space). On loop 0, no lock held.
     bool (*may_grow)(void *context);
-    // Whether the file at hand may be filled with data (quota). The same.
+    // Whether the file at hand may be filled with data. The same.
     bool (*may_fill)(void *context);
     void *context;
 };

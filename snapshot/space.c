@@ -76,7 +76,7 @@ bool space_may_fill(void *context)
     log_stat(store->log, &log);
     uint64_t sealed =
             seal_bytes(store, &log) + log.budget_bytes / log.budget_files; // of the file at hand as well
-    return quota_has(store, sealed);
+    return quota_has(store, sealed) && free_bytes(store) >= sealed;
 }
 
 bool space_may_grow(void *context)

@@ -15,7 +15,8 @@
 // in the log will once more need room as segments, so that much stays free besides the reserve. [loop 0, and
 // the background task]
 bool space_may_grow(void *store);
-// Whether the log file at hand may be filled with data: quota only. [loop 0]
+// Whether the log file at hand may be filled with data: whether it could be sealed then. A cut makes a new
+// file without asking, so that data would else come in file by file until nothing can be sealed. [loop 0]
 bool space_may_fill(void *store);
 // Whether file system and quota have room for so much. [any thread; blocks shortly]
 bool space_has(struct store *store, uint64_t bytes);

@@ -388,6 +388,7 @@ const struct scenario scenarios[] = {
         {"full-disk", "a full file system, a deletion, and room again", scenarios_full_disk},
         {"full-quota", "a used-up quota, a deletion, and room again", scenarios_full_quota},
         {"full-restarts", "a full store, started again and again", scenarios_full_restarts},
+        {"full-trims", "trims of a full store, also once it was started again", scenarios_full_trims},
         {"cut-in-recovery", "power cuts at every I/O of a recovery", cut_in_recovery},
         {"cut-in-init", "power cuts at every I/O of store_init", cut_in_init},
         {"seal-cut", "power cuts at every I/O of a seal", scenarios_seal_cut},

@@ -18,6 +18,7 @@ bool scenarios_tight_budget(struct scenario_result *result);
 bool scenarios_full_disk(struct scenario_result *result);
 bool scenarios_full_quota(struct scenario_result *result);
 bool scenarios_full_restarts(struct scenario_result *result);
+bool scenarios_full_trims(struct scenario_result *result);
 bool scenarios_seal_cut(struct scenario_result *result);
 bool scenarios_seal_race(struct scenario_result *result);
 bool scenarios_collect_cut(struct scenario_result *result);

@@ -170,3 +170,62 @@ bool scenarios_full_restarts(struct scenario_result *result)
     }
     return true;
 }
+
+// Trims until one is refused, or so many have had room; how many had.
+static unsigned trim_up_to(struct script *script, struct model_volume *volume, unsigned most)
+{
+    unsigned i = 0;
+    for (; i < most && !script->failed; i++)
+        if (script_wait(script, script_trim(script, volume, i % 32 * 4 * BLOCK_SIZE, 4 * BLOCK_SIZE)) != 0)
+            break;
+    return i;
+}
+
+// Block by block, until not even a seal makes room for one more.
+static void fill_wholly(struct script *script, struct model_volume *volume, uint64_t *at)
+{
+    uint64_t before;
+    do {
+        before = *at;
+        while (*at < 3900 && !script->failed &&
+                script_wait(script, script_write(script, volume, *at * BLOCK_SIZE, BLOCK_SIZE, 0)) == 0)
+            ++*at;
+        script_wait(script, script_chore(script, CHORE_SEAL));
+    } while (*at > before && !script->failed);
+}
+
+// Where data has no room any more, trims have, in whatever place the log stands; and they leave room for
+// deletions. Whatever has no room is refused, and nothing waits for ever.
+bool scenarios_full_trims(struct scenario_result *result)
+{
+    const unsigned at_least = 7, at_most = 200;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct script script;
+        struct store_config opening;
+        begin_full(&script, seed, seed % 2, &opening, true);
+        struct model_volume *large = script_create(&script, 4000 * BLOCK_SIZE, NULL);
+        struct model_volume *small = script_create(&script, 128 * BLOCK_SIZE, NULL);
+        script_wait(&script, script_write(&script, small, 0, 60 * BLOCK_SIZE, 0));
+        fill_up(&script, large);
+        uint64_t at = 2000;
+        fill_wholly(&script, large, &at);
+        if (trim_up_to(&script, small, at_least) < at_least)
+            script_fail(&script, "a trim of a full store had no room");
+        trim_up_to(&script, small, at_most);
+        for (unsigned i = 0; i < 4; i++) {
+            fill_wholly(&script, large, &at);
+            script_restart(&script, (i + seed / 2) % 2);
+            script_wait(&script, script_write(&script, small, 0, BLOCK_SIZE, 0));
+            trim_up_to(&script, small, at_most);
+        }
+        script_allow(&script, 0);
+        script_look(&script);
+        script_delete(&script, large);
+        script_wait(&script, script_chore(&script, CHORE_GC));
+        for (unsigned i = 0; i < 100; i++)
+            script_wait(&script, script_write(&script, small, i % 4 * BLOCK_SIZE, BLOCK_SIZE, 0));
+        if (!end(&script, result))
+            return false;
+    }
+    return true;
+}

@@ -210,6 +210,17 @@ struct script_io *script_write(
     return io;
 }
 
+struct script_io *script_trim(
+        struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length)
+{
+    struct script_io *io = script_io_new(script);
+    io->op = model_begin(script->model, MODEL_TRIM);
+    io->io = (struct volume_io){.op = VOLUME_TRIM, .offset = offset, .length = length};
+    model_touch(script->model, io->op, volume, offset, length);
+    submit(script, volume, io);
+    return io;
+}
+
 struct script_io *script_read(
         struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length)
 {

@@ -52,6 +52,8 @@ void script_delete(struct script *script, struct model_volume *volume); // waits
 // Starting; the io stays valid until script_end.
 struct script_io *script_write(
         struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length, unsigned flags);
+struct script_io *script_trim(
+        struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length);
 // Judged when it is answered.
 struct script_io *script_read(
         struct script *script, struct model_volume *volume, uint64_t offset, uint64_t length);
