@@ -123,6 +123,8 @@ class Disk:
         self.assertIn("path-exclude=/usr/lib/python3*/EXTERNALLY-MANAGED\n", self.inside("cat /etc/dpkg/dpkg.cfg.d/99mmdebstrap"))
         for folder in ("bin", "lib/python3.11/dist-packages", "share"):
             self.assertRegex(self.inside(f"stat /usr/local/{folder}"), r"User:\s+1000\s+Group:\s+1000")
+        for folder in ("bin", "lib/python3.11/dist-packages"):    # an uninstallation leaves it
+            self.assertIn("Inode:", self.inside(f"stat /usr/local/{folder}/.keep"))
         self.assertIn("Inode:", self.inside("stat /usr/lib/python3.11/ensurepip"))
         self.assertRegex(self.inside("ls /usr/share/python-wheels"), r"pip-\S+\.whl")
 

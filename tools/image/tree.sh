@@ -73,6 +73,9 @@ furnish_tree() {
         # sudo would complain on every call when the guest's new hostname is not in /etc/hosts; it need not ask.
         echo 'Defaults !fqdn' > "$tree/etc/sudoers.d/no-name-lookup"
         chmod 0440 "$tree/etc/sudoers.d/user" "$tree/etc/sudoers.d/no-name-lookup"
+        # pip removes folders that it empties, and a Python that starts meanwhile would not look there later.
+        in_tree "$tree" find /usr/local/bin /usr/local/lib -path /usr/local/bin -o -name dist-packages |
+            while IFS= read -r folder; do : > "$tree$folder/.keep"; done
         # Who may do everything need not say so to install: where pip and npm put programs, so that they are on every PATH.
         in_tree "$tree" chown -R user:user /usr/local
     fi
