@@ -102,6 +102,15 @@ static void after_seal(struct background *self, enum background_kind kind, int r
                                          : LOG_RELIEF_NONE);
 }
 
+// A seal inside a collection may have been ended with it: writers wait for one, or, where none can be tried
+// yet, for nothing.
+static void after_quiesce(struct background *self)
+{
+    seal_of_itself(self);
+    if (!self->sealing)
+        log_set_relief(self->store->log, LOG_RELIEF_NONE);
+}
+
 static void ended_on_loop(struct loop_work *work)
 {
     struct background *self = (struct background *)((char *)work - offsetof(struct background, ended_work));
@@ -118,8 +127,7 @@ static void ended_on_loop(struct loop_work *work)
         if (result != -ECANCELED || atomic_load(&self->closing))
             after_seal(self, job->kind, result);
         else
-            seal_of_itself(
-                    self); // a seal inside a collection may have been ended with it: writers wait for one
+            after_quiesce(self);
     }
     job->done(job, result, &err);
     start_next(self);
