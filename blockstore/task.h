@@ -17,7 +17,8 @@ struct task;
 struct task *task_start(struct loop *loop, void (*run)(struct task *task, void *context),
         void (*ended)(void *context), void *context);
 // From now on task_stopping is true, and task_sleep answers -ECANCELED. A task looks at it between its steps;
-// I/O goes on, so that what was begun can be cleared away. [any]
+// I/O goes on, so that what was begun can be cleared away. The task must be there still, of which only its
+// loop is sure until `ended` runs. [any]
 void task_stop(struct task *task);
 bool task_stopping(struct task *task);
 // For the simulator: the loops of this task will never run again (power cut). Lets the task's thread run to

@@ -241,6 +241,14 @@ static void sleep_long(struct task *task, void *context)
     job->result[5] = one_io(task, (struct io_op){.code = IO_UNLINK, .path = job->path});
 }
 
+// Once more does no harm. On the task's own loop: elsewhere it could have ended in between.
+static void stop_twice(struct loop_work *work)
+{
+    struct job *job = (struct job *)((char *)work - offsetof(struct job, work[0]));
+    task_stop(job->other);
+    task_stop(job->other);
+}
+
 static void a_stop_ends_sleep_and_nothing_else(bool simulated)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -253,9 +261,12 @@ static void a_stop_ends_sleep_and_nothing_else(bool simulated)
             wait_for(&place, &job.begun);
         if (simulated && seed % 4 == 1)
             sim_world_step(place.world); // asleep by now
-        task_stop(task);
+        job.other = task;
+        job.work[0].run = stop_twice;
         if (seed % 2)
-            task_stop(task); // once more does no harm
+            loop_post(place.loops[0], &job.work[0]);
+        else
+            task_stop(task);
         wait_for(&place, &job.ended);
         assert_int_equal(job.result[0], -ECANCELED);
         assert_true(job.result[1]);
