@@ -145,6 +145,17 @@ bool scenarios_full_quota(struct scenario_result *result)
     return full_and_back(result, true);
 }
 
+// The way out of a full store: what takes the room is deleted, and the other volume can be written again.
+static void delete_and_write(struct script *script, struct model_volume *large, struct model_volume *small)
+{
+    script_allow(script, 0);
+    script_look(script);
+    script_delete(script, large);
+    script_wait(script, script_chore(script, CHORE_GC));
+    for (unsigned i = 0; i < 100; i++)
+        script_wait(script, script_write(script, small, i % 4 * BLOCK_SIZE, BLOCK_SIZE, 0));
+}
+
 // A full store can be started again and again, and what takes space can be deleted then.
 bool scenarios_full_restarts(struct scenario_result *result)
 {
@@ -159,12 +170,7 @@ bool scenarios_full_restarts(struct scenario_result *result)
             script_restart(&script, (i + seed) % 2);
             script_wait(&script, script_write(&script, small, 0, BLOCK_SIZE, 0));
         }
-        script_allow(&script, 0);
-        script_look(&script);
-        script_delete(&script, large);
-        script_wait(&script, script_chore(&script, CHORE_GC));
-        for (unsigned i = 0; i < 100; i++)
-            script_wait(&script, script_write(&script, small, i % 4 * BLOCK_SIZE, BLOCK_SIZE, 0));
+        delete_and_write(&script, large, small);
         if (!end(&script, result))
             return false;
     }
@@ -218,12 +224,7 @@ bool scenarios_full_trims(struct scenario_result *result)
             script_wait(&script, script_write(&script, small, 0, BLOCK_SIZE, 0));
             trim_up_to(&script, small, at_most);
         }
-        script_allow(&script, 0);
-        script_look(&script);
-        script_delete(&script, large);
-        script_wait(&script, script_chore(&script, CHORE_GC));
-        for (unsigned i = 0; i < 100; i++)
-            script_wait(&script, script_write(&script, small, i % 4 * BLOCK_SIZE, BLOCK_SIZE, 0));
+        delete_and_write(&script, large, small);
         if (!end(&script, result))
             return false;
     }
