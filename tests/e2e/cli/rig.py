@@ -140,6 +140,13 @@ class Daemon:
             headers["Authorization"] = "Bearer " + key
         return exchange(connection, method, path, body, headers)
 
+    def refuses(self, key):
+        """Whether a key's time is over. A call that goes on at that moment is broken off, without an answer."""
+        try:
+            return self.call_tcp("GET", "/v1/store", key=key).status == 401
+        except (http.client.HTTPException, OSError):
+            return False
+
     def ramet(self, *arguments, status=0, stdin=None, text=True):
         """Runs the command line; checks its exit status; returns what it printed."""
         result = subprocess.run([BIN + "/ramet", "--run", self.run, *arguments], input=stdin, capture_output=True,

@@ -49,7 +49,7 @@ class Access(rig.Case):
         expired = self.daemon.make_key("expired", expires_in_secs=0.01)["key"]
         revoked = self.daemon.make_key("revoked")["key"]
         self.daemon.call("DELETE", "/v1/keys/revoked")
-        self.until(lambda: self.daemon.call_tcp("GET", "/v1/store", key=expired).status == 401)
+        self.until(lambda: self.daemon.refuses(expired))
         for route in routes():
             if route.open:
                 continue

@@ -113,7 +113,7 @@ class Remote(rig.Case):
         reader = self.daemon.make_key("reader", "read")["key"]
         self.fails("read", "volume", "rm", "v", env={"RAMET_API": url, "RAMET_API_KEY": reader})
         short = self.daemon.make_key("short", expires_in_secs=1)["key"]
-        self.until(lambda: self.daemon.call_tcp("GET", "/v1/sandboxes", key=short).status == 401)
+        self.until(lambda: self.daemon.refuses(short))
         self.fails("expired", "ls", env={"RAMET_API": url, "RAMET_API_KEY": short})
 
     def test_addresses_that_lead_nowhere(self):
