@@ -8,10 +8,10 @@
 // the call is on stable storage; syncs are grouped. The first failed write or sync stops the log for good
 // (-ESTALE): what was not synced is in doubt. Space: at most budget_bytes. Ordinary appends leave two files'
 // worth free (ZERO and TRIM one and a half, where no checkpoint will give room back), those with `reserve`
-// one: the last is for a cut, without which no file could ever retire. A
-// file retires when a checkpoint covers its records (log_retire_before), no tree refers to its blocks any
-// more (log_ref/log_unref) and no read is in flight (pins). Threads: log_append, log_sync and log_read are
-// called on op->loop's thread; done runs there. log_ref, log_unref: any.
+// one: the last is for a cut, without which no file could ever retire. A file retires when a checkpoint
+// covers its records (log_retire_before), no tree refers to its blocks any more (log_ref/log_unref) and no
+// read is in flight (pins). Threads: log_append, log_sync and log_read are called on op->loop's thread; done
+// runs there. log_ref, log_unref: any.
 #pragma once
 
 #include "blockstore/error.h"
